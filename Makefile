@@ -1,0 +1,38 @@
+# `make demo` and `make test` need Python 3.10+ and make, nothing else: each makes its own virtual environment.
+PYTHON ?= python3
+DEMO   := .venv-demo
+VENV   := .venv
+PIP    := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: demo test test-slow check coverage clean
+.DELETE_ON_ERROR:
+
+demo: $(DEMO)/.installed
+	$(DEMO)/bin/ofl sim
+
+test: $(VENV)/.installed
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/.installed
+	$(VENV)/bin/python -m pytest -m slow $(ARGS)
+
+coverage: $(VENV)/.installed
+	$(VENV)/bin/python -m pytest --cov --cov-report=term --cov-fail-under=90 $(ARGS)
+
+check: $(VENV)/.installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+$(DEMO)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python $(PIP) .
+	touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python $(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(DEMO) $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Programs on devices and on the coordinator's machine."""

@@ -1,0 +1,60 @@
+"""The error tree. The second level says what the caller does about it.
+
+OflError
+├── ConfigError        fix the settings, the command line or the files they name
+├── ProtocolError      drop the message, count it, log its sender
+│   ├── TopicError         the topic is not one of ours
+│   ├── DecodeError        the payload is not a valid message
+│   └── RefusedError       valid, but not for us: another term, model shape, sender or round
+├── TransportError     try again later
+├── StoreError         stop releasing; what is stored stays whole
+├── RoundError         abandon the round; the next one opens
+├── PrivacyError       stop releasing: the budget does not allow it
+└── CryptoError        stop: a key, ciphertext or share is not what it must be
+"""
+
+from __future__ import annotations
+
+
+class OflError(Exception):
+    """Whatever this package raises on purpose."""
+
+
+class ConfigError(OflError):
+    """Something the operator wrote cannot be used; the message says what to change."""
+
+
+class ProtocolError(OflError):
+    """A peer sent something that must be dropped."""
+
+
+class TopicError(ProtocolError):
+    """A topic outside the federation's topic tree."""
+
+
+class DecodeError(ProtocolError):
+    """Bytes that are not a valid message of the expected kind."""
+
+
+class RefusedError(ProtocolError):
+    """A valid message that does not belong here: wrong term, shape, sender or round."""
+
+
+class TransportError(OflError):
+    """The broker cannot be reached or the link broke."""
+
+
+class StoreError(OflError):
+    """The durable store refused a write or cannot be read."""
+
+
+class RoundError(OflError):
+    """This round cannot be completed."""
+
+
+class PrivacyError(OflError):
+    """A release that the privacy budget does not allow."""
+
+
+class CryptoError(OflError):
+    """A key, ciphertext or share that must not be used."""

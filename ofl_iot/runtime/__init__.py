@@ -1,0 +1,1 @@
+"""What carries out the commands of the role machines: stores, settings, the live and the virtual runtime."""

@@ -1,0 +1,159 @@
+"""Normalised features for clustering: device specifics, resource status and model state, as in the paper.
+
+Every column is centred and scaled over the fleet, cut at three spreads, and every block of columns weighs the
+same whatever its width. The scale is kept with a plan, so that a late joiner is seen with the same eyes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.fleet.report import FloatArray, Report
+from ofl_iot.fleet.trust import Trusted
+
+CUT = 3.0
+"""Features end at this many spreads from the fleet's centre: no single device sets the scale."""
+
+TAIL = 0.05
+"""Share of the devices at either end that does not count when a column's centre and spread are measured."""
+
+SPECIFICS = ("cpu_count", "cpu_ghz", "memory", "pace")
+STATUS = ("cpu_load", "memory_free", "battery", "temperature", "network", "round_trip", "availability")
+MODEL = ("staleness", "model_distance", "samples", "budget_left")
+COLUMNS = SPECIFICS + STATUS + MODEL
+OBSERVED_COLUMNS = ("pace", "network", "availability")
+"""Already discounted by trust; all others are taken on the device's word."""
+
+
+@dataclass(frozen=True)
+class FeatureWeights:
+    """Total variance of each block; `labels` needs reports that carry a label sketch."""
+
+    specifics: float = 1.0
+    status: float = 1.0
+    model: float = 0.5
+    labels: float = 0.0
+
+    def __post_init__(self) -> None:
+        weights = (self.specifics, self.status, self.model, self.labels)
+        if min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) == 0:
+            raise ConfigError("feature weights: use numbers of at least 0, one of them positive")
+
+
+@dataclass(frozen=True)
+class FeatureScale:
+    """Centre and spread of every column over a fleet."""
+
+    centre: tuple[float, ...]
+    spread: tuple[float, ...]
+    labels: int = 0
+    """Length of the label sketches; 0 when they are not used."""
+
+
+def features(
+    reports: Sequence[Report],
+    trusted: Trusted,
+    weights: FeatureWeights,
+    prior: float,
+    scale: FeatureScale | None,
+) -> tuple[FloatArray, FeatureScale]:
+    """One row per device and the scale used; `scale` None measures it on these devices.
+
+    z = clip((x - centre) / spread, -3, 3), 0 where x is unknown; a block of d columns is multiplied by
+    sqrt(weight / d). What is taken on the device's word shrinks by min(1, trust / prior).
+    """
+    labels = scale.labels if scale else _sketch_length(reports) if weights.labels > 0 else 0
+    table = np.hstack([_table(reports, trusted), _sketches(reports, labels)])
+    if scale is None:
+        scale = _measure(table, labels)
+    z = (table - np.asarray(scale.centre)) / np.asarray(scale.spread)
+    z = np.clip(np.nan_to_num(z, nan=0.0), -CUT, CUT)
+    on_word = np.array([name not in OBSERVED_COLUMNS for name in COLUMNS] + [True] * labels)
+    z[:, on_word] *= np.minimum(1.0, trusted.trust / prior)[:, None]
+    return z * _column_weights(weights, labels), scale
+
+
+def sketch_labels(counts: Sequence[int], epsilon: float, rng: np.random.Generator) -> bytes:
+    """The share of each label in 255ths, epsilon-differentially private per sample.
+
+    Each count gets two-sided geometric noise, P(k) ~ exp(-epsilon |k|): a sample changes one count by one.
+    The caller spends `epsilon` from the device's budget first.
+    """
+    if epsilon <= 0 or not counts:
+        raise ConfigError("a label sketch needs at least one label and a positive epsilon")
+    p = -math.expm1(-epsilon)
+    noisy = np.asarray(counts, dtype=np.int64) + rng.geometric(p, len(counts)) - rng.geometric(p, len(counts))
+    kept = np.maximum(noisy, 0)
+    shares = kept / max(int(kept.sum()), 1)
+    return bytes(np.round(255 * shares).astype(np.uint8))
+
+
+def _table(reports: Sequence[Report], trusted: Trusted) -> FloatArray:
+    """Raw values in the order of `COLUMNS`, heavy-tailed ones as logarithms, NaN where unknown."""
+    said = np.array([_said(report) for report in reports], dtype=np.float64).reshape(len(reports), 12)
+    with np.errstate(divide="ignore"):
+        pace, network = np.log2(trusted.steps_per_s), np.log2(trusted.network_mbps)
+    pace[np.isinf(pace)] = np.nan
+    network[np.isinf(network)] = np.nan
+    return np.column_stack(
+        [said[:, :3], pace, said[:, 3:7], network, said[:, 7], trusted.availability, said[:, 8:]]
+    )
+
+
+def _said(report: Report) -> tuple[float, ...]:
+    """The columns of `COLUMNS` without the observed ones. A device on mains has a full battery."""
+    nan = math.nan
+    return (
+        math.log2(report.cpu_count),
+        math.log2(report.cpu_ghz),
+        math.log2(report.memory_total_mib),
+        report.cpu_load,
+        report.memory_free_mib / report.memory_total_mib,
+        1.0 if report.battery is None else report.battery,
+        nan if report.temperature_c is None else report.temperature_c,
+        nan if report.round_trip_s is None else math.log2(1e-3 + report.round_trip_s),
+        math.log2(1 + report.staleness),
+        math.log2(1 + report.model_distance),
+        math.log2(1 + report.samples),
+        report.budget_left,
+    )
+
+
+def _sketch_length(reports: Sequence[Report]) -> int:
+    return max((len(r.label_sketch) for r in reports if r.label_sketch is not None), default=0)
+
+
+def _sketches(reports: Sequence[Report], labels: int) -> FloatArray:
+    """Label shares, one column per label; NaN for devices without a sketch of that length."""
+    out = np.full((len(reports), labels), np.nan)
+    for row, report in enumerate(reports):
+        if labels and report.label_sketch is not None and len(report.label_sketch) == labels:
+            out[row] = np.frombuffer(report.label_sketch, dtype=np.uint8) / 255
+    return out
+
+
+def _measure(table: FloatArray, labels: int) -> FeatureScale:
+    """Mean and standard deviation of each column, its tails pulled in to the 5 % and 95 % quantiles."""
+    centre, spread = np.zeros(table.shape[1]), np.ones(table.shape[1])
+    for j, column in enumerate(table.T):
+        known = column[~np.isnan(column)]
+        if known.size:
+            known = np.clip(known, *np.quantile(known, (TAIL, 1 - TAIL)))
+            deviation = float(known.std())
+            centre[j], spread[j] = known.mean(), deviation if deviation > 1e-6 else 1.0
+    return FeatureScale(tuple(centre.tolist()), tuple(spread.tolist()), labels)
+
+
+def _column_weights(weights: FeatureWeights, labels: int) -> FloatArray:
+    blocks = (
+        (weights.specifics, len(SPECIFICS)),
+        (weights.status, len(STATUS)),
+        (weights.model, len(MODEL)),
+        (weights.labels, labels),
+    )
+    return np.concatenate([np.full(width, math.sqrt(weight / max(width, 1))) for weight, width in blocks])

@@ -1,0 +1,199 @@
+"""Fully connected networks in plain numpy: rectified hidden layers, softmax output, cross-entropy loss.
+
+Each layer's weights have one more row than inputs, the bias, and every batch of activations one more column
+of ones. So a layer is one matrix product, a gradient is written straight into its place in the flat vector,
+and a step ends in operations on that vector as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
+
+Matrix = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """Read-only samples: `features` with a last column of ones, and a label for each row."""
+
+    features: Matrix
+    labels: Labels
+
+    @classmethod
+    def of(cls, inputs: Matrix, labels: Labels) -> Samples:
+        """Add the column of ones and protect the arrays from changes."""
+        ones = np.ones((len(inputs), 1), dtype=np.float32)
+        features, labels = np.hstack([inputs, ones], dtype=np.float32), labels.copy()
+        features.setflags(write=False)
+        labels.setflags(write=False)
+        return cls(features, labels)
+
+
+class DenseNet(msgspec.Struct, frozen=True):
+    """A network given by the widths of its layers: inputs, hidden layers if any, classes."""
+
+    widths: tuple[int, ...]
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Shape of each layer's weights with the bias as last row."""
+        return [(inputs + 1, outputs) for inputs, outputs in itertools.pairwise(self.widths)]
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(rows * columns for rows, columns in self.shapes)
+
+    @property
+    def digest(self) -> bytes:
+        """Eight bytes that identify the architecture."""
+        text = "dense relu softmax " + "-".join(map(str, self.widths))
+        return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+    def initial(self, seed: int) -> Vector:
+        """Draw weights from N(0, 2 / inputs), of the output layer from N(0, 1 / inputs); biases are 0."""
+        rng = np.random.default_rng(seed)
+        params = np.zeros(self.size, dtype=np.float32)
+        layers = self.layers(params)
+        for weights in layers:
+            inputs, outputs = len(weights) - 1, weights.shape[1]
+            gain = 1.0 if weights is layers[-1] else 2.0
+            weights[:-1] = rng.normal(0.0, np.sqrt(gain / inputs), (inputs, outputs))
+        return params
+
+    def layers(self, vector: Vector) -> list[Matrix]:
+        """View a flat vector as the weights of each layer."""
+        views, start = [], 0
+        for rows, columns in self.shapes:
+            views.append(vector[start : start + rows * columns].reshape(rows, columns))
+            start += rows * columns
+        return views
+
+    def checked(self, params: Vector) -> Vector:
+        """Return a copy to work on, or ConfigError if `params` cannot be a state of this network."""
+        if params.shape != (self.size,) or params.dtype != np.float32:
+            raise ConfigError(
+                f"the model has {self.size} float32 parameters, not {params.dtype} of shape {params.shape}: "
+                "all parties of a federation must use the same model"
+            )
+        if not np.isfinite(params).all():
+            raise ConfigError("the parameters given are not all finite: start from another model")
+        return np.array(params)
+
+    def evaluate(self, params: Vector, features: Matrix, labels: Labels) -> Evaluation:
+        """Judge `params` on samples."""
+        if not len(labels):
+            raise ConfigError("no samples to evaluate on: give this party data")
+        with np.errstate(over="ignore", invalid="ignore"):
+            probabilities = _softmax(_forward(self.layers(self.checked(params)), features)[-1])
+            of_labels = probabilities[np.arange(len(labels)), labels]
+            loss = -np.log(np.maximum(of_labels, np.finfo(np.float32).tiny)).mean()
+        hits = np.count_nonzero(probabilities.argmax(axis=1) == labels)
+        return Evaluation(accuracy=float(hits / len(labels)), loss=float(loss), count=len(labels))
+
+    def train(
+        self, params: Vector, samples: Samples, rows: Rows, job: TrainJob, rng: np.random.Generator
+    ) -> TrainResult:
+        """Train a copy of `params` on some rows of the samples by (DP-)SGD as `TrainJob` says."""
+        if not len(rows):
+            raise ConfigError("no samples to train on: give this party data")
+        params = self.checked(params)
+        rate = min(1.0, job.batch_size / len(rows))
+        gradient, velocity = np.empty_like(params), np.zeros_like(params)
+        layers, gradients = self.layers(params), self.layers(gradient)
+        batches = _epochs(rows, job, rng) if job.clip_norm is None else _poisson(rows, job, rate, rng)
+        loss, seen = 0.0, 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for batch in batches:
+                features, labels = samples.features.take(batch, axis=0), samples.labels.take(batch)
+                loss += _sum_gradients(layers, gradients, features, labels, job.clip_norm)
+                seen += len(batch)
+                if job.clip_norm is None:
+                    gradient /= len(batch)
+                else:
+                    if job.noise_multiplier:
+                        noise = rng.standard_normal(self.size, dtype=np.float32)
+                        gradient += np.float32(job.noise_multiplier * job.clip_norm) * noise
+                    gradient /= rate * len(rows)
+                velocity *= job.momentum
+                velocity += gradient
+                params -= np.float32(job.learning_rate) * velocity
+        if not np.isfinite(params).all():
+            raise ConfigError(
+                f"training diverged (learning rate {job.learning_rate}, momentum {job.momentum}): lower them"
+            )
+        return TrainResult(params=params, loss=loss / max(1, seen), steps=job.steps, sampling_rate=rate)
+
+
+def _epochs(rows: Rows, job: TrainJob, rng: np.random.Generator) -> Iterator[Rows]:
+    """Batches of equal size from shuffled passes over all rows; always all rows if one batch holds them."""
+    if len(rows) <= job.batch_size:
+        return itertools.repeat(rows, job.steps)
+    passes = -(-job.steps * job.batch_size // len(rows))
+    order = np.concatenate([rng.permutation(rows) for _ in range(passes)])
+    return iter(order[: job.steps * job.batch_size].reshape(job.steps, job.batch_size))
+
+
+def _poisson(rows: Rows, job: TrainJob, rate: float, rng: np.random.Generator) -> Iterator[Rows]:
+    """Batches that each row enters with probability `rate`; their size varies and may be 0."""
+    return (rows[rng.random(len(rows)) < rate] for _ in range(job.steps))
+
+
+def _forward(layers: list[Matrix], features: Matrix) -> list[Matrix]:
+    """Return the inputs of every layer, each with its column of ones, and last the logits."""
+    activations = [features]
+    for weights in layers[:-1]:
+        hidden = np.empty((len(features), weights.shape[1] + 1), dtype=np.float32)
+        np.maximum(activations[-1] @ weights, 0.0, out=hidden[:, :-1])
+        hidden[:, -1] = 1.0
+        activations.append(hidden)
+    return [*activations, activations[-1] @ layers[-1]]
+
+
+def _softmax(logits: Matrix) -> Matrix:
+    """Turn logits into probabilities, in place."""
+    logits -= logits.max(axis=1, keepdims=True)
+    np.exp(logits, out=logits)
+    logits /= logits.sum(axis=1, keepdims=True)
+    return logits
+
+
+def _sum_gradients(
+    layers: list[Matrix], gradients: list[Matrix], features: Matrix, labels: Labels, clip_norm: float | None
+) -> float:
+    """Write the samples' gradients, each clipped if asked, summed into `gradients`; return the summed loss.
+
+    A sample's gradient of a layer is the outer product of the layer's input a and the error d at its output,
+    so its squared norm over all layers is Σ |a|²·|d|² and no gradient of a single sample is ever formed.
+    """
+    *inputs, logits = _forward(layers, features)
+    error = _softmax(logits)
+    own = (np.arange(len(labels)), labels)
+    of_labels = error[own]
+    error[own] -= 1.0
+    errors = [error]
+    for weights, hidden in zip(layers[:0:-1], inputs[:0:-1], strict=True):
+        error = (error @ weights[:-1].T) * (hidden[:, :-1] > 0.0)
+        errors.insert(0, error)
+    if clip_norm is not None:
+        squares = sum(_row_squares(a) * _row_squares(d) for a, d in zip(inputs, errors, strict=True))
+        scale = np.float32(clip_norm) / np.maximum(np.sqrt(squares), np.float32(clip_norm))
+        errors = [error * scale[:, None] for error in errors]
+    for target, activation, error in zip(gradients, inputs, errors, strict=True):
+        np.matmul(activation.T, error, out=target)
+    return -float(np.log(np.maximum(of_labels, np.finfo(np.float32).tiny)).sum())
+
+
+def _row_squares(matrix: Matrix) -> Vector:
+    squares: Vector = np.einsum("ij,ij->i", matrix, matrix)
+    return squares

@@ -1,0 +1,124 @@
+"""Handwritten digits: 1,797 real images of 8 × 8 pixels that ship inside scikit-learn.
+
+The file is read without importing scikit-learn, which would cost a second and tens of megabytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib.util
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
+from ofl_iot.workloads.dense import DenseNet, Rows, Samples
+from ofl_iot.workloads.splits import Split, split_rows, stratified
+
+PIXELS = 64
+CLASSES = 10
+DEFAULT_HIDDEN = 32
+MIN_SAMPLES = 4
+"""A device of `digits_federation` has at least so many samples."""
+
+_SHARES = (0.75, 0.08, 0.17)
+_SPLIT_SEED = 20_240
+
+
+class DigitsData(msgspec.Struct, frozen=True):
+    """The fixed stratified parts: to train on, to choose settings by, to report on."""
+
+    train: Samples
+    validation: Samples
+    test: Samples
+
+
+class DigitsWorkload:
+    """A dense network on some rows of the digits; the arrays are shared by all workloads of a process."""
+
+    def __init__(self, net: DenseNet, samples: Samples, rows: Rows | None = None) -> None:
+        """Use the given rows of the samples, or all of them."""
+        self._net = net
+        self._samples = samples
+        self._rows = np.arange(len(samples.labels)) if rows is None else rows
+        self.name = "digits " + "-".join(map(str, net.widths))
+        self.digest = net.digest
+        self.size = net.size
+        self.sample_count = len(self._rows)
+
+    def initial(self, seed: int) -> Vector:
+        """Return untrained parameters, the same for the same seed."""
+        return self._net.initial(seed)
+
+    def train(self, params: Vector, job: TrainJob, rng: np.random.Generator) -> TrainResult:
+        """Train a copy of `params` on this party's rows."""
+        return self._net.train(params, self._samples, self._rows, job, rng)
+
+    def evaluate(self, params: Vector) -> Evaluation:
+        """Judge `params` on this party's rows."""
+        return self._net.evaluate(
+            params, self._samples.features[self._rows], self._samples.labels[self._rows]
+        )
+
+    def label_histogram(self) -> npt.NDArray[np.int64]:
+        """Return how many of this party's samples show each digit."""
+        return np.bincount(self._samples.labels[self._rows], minlength=CLASSES)
+
+
+def digits_federation(
+    devices: int,
+    seed: int,
+    *,
+    model: Literal["mlp", "softmax"] = "mlp",
+    hidden: int = DEFAULT_HIDDEN,
+    split: Split = "dirichlet",
+    alpha: float = 0.5,
+    held_out: Literal["test", "validation"] = "test",
+) -> tuple[list[DigitsWorkload], DigitsWorkload]:
+    """Deal the training digits to devices; also return the coordinator's workload with the held-out digits.
+
+    `held_out` is "validation" while settings are being chosen and "test" for what is reported.
+    """
+    if model not in {"mlp", "softmax"}:
+        raise ConfigError(f"unknown digits model {model!r}: use 'mlp' or 'softmax'")
+    if hidden < 1:
+        raise ConfigError(f"the hidden layer needs at least 1 unit, not {hidden}")
+    data = load_digits()
+    net = DenseNet((PIXELS, hidden, CLASSES) if model == "mlp" else (PIXELS, CLASSES))
+    parts = split_rows(split, data.train.labels, devices, seed, alpha=alpha, minimum=MIN_SAMPLES)
+    judge = DigitsWorkload(net, data.test if held_out == "test" else data.validation)
+    return [DigitsWorkload(net, data.train, rows) for rows in parts], judge
+
+
+@functools.cache
+def load_digits() -> DigitsData:
+    """Read the digits, pixels scaled to [0, 1], and cut them into the fixed parts."""
+    table = _read_table(_digits_file())
+    pixels, labels = table[:, :PIXELS].astype(np.float32) / np.float32(16), table[:, PIXELS].astype(np.int64)
+    parts = [Samples.of(pixels[rows], labels[rows]) for rows in stratified(labels, _SHARES, _SPLIT_SEED)]
+    return DigitsData(*parts)
+
+
+def _digits_file() -> Path:
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(
+            "the digits come with scikit-learn, which is not installed: pip install scikit-learn"
+        )
+    return Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+
+
+def _read_table(path: Path) -> npt.NDArray[np.float64]:
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            table = np.loadtxt(file, delimiter=",")
+    except (OSError, EOFError, ValueError) as error:
+        raise ConfigError(f"cannot read the digits from {path} ({error}): reinstall scikit-learn") from error
+    if table.ndim != 2 or table.shape[1] != PIXELS + 1:
+        raise ConfigError(f"{path} does not hold the digits: reinstall scikit-learn")
+    return table

@@ -1,0 +1,1 @@
+"""How messages travel: the Link protocol and what implements it."""

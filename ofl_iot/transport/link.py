@@ -1,0 +1,101 @@
+"""The Link protocol: what every transport offers, and the three events it reports.
+
+A link promises little on purpose: what it took may be lost or come twice. Promises are made end to end by
+the layers above, with receipts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class LinkUp:
+    """The broker accepted us; `session_present` when it still knew our subscriptions."""
+
+    session_present: bool
+
+
+@dataclass(frozen=True)
+class LinkDown:
+    """The connection is gone; the link goes on trying unless it was stopped."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message that arrived.
+
+    Call `ack` once it is durably handled: until then the broker keeps it and delivers it again after a
+    reconnect. Calling it twice, or after a reconnect, does nothing.
+    """
+
+    topic: str
+    payload: bytes
+    retained: bool
+    """As the broker flagged it: amqtt also flags what it kept while we were away."""
+    ack: Callable[[], None] = field(compare=False, repr=False)
+
+
+LinkEvent = LinkUp | LinkDown | Delivery
+LinkHandler = Callable[[LinkEvent], None]
+
+
+class Link(Protocol):
+    """A connection to a broker that mends itself. Every call and every event happens on the loop's thread."""
+
+    def start(self, handler: LinkHandler) -> None:
+        """Connect in the background and report events to `handler`, one at a time and in order."""
+        ...
+
+    async def stop(self) -> None:
+        """Flush what was handed over, say goodbye and close, all within a deadline."""
+        ...
+
+    def subscribe(self, pattern: str, qos: int) -> None:
+        """Ask for every message whose topic matches; remembered over reconnects, allowed while down."""
+        ...
+
+    def unsubscribe(self, pattern: str) -> None:
+        """Take `subscribe` back; remembered likewise."""
+        ...
+
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False) -> bool:
+        """Hand a message over; False if it was not taken because the link is down or clogged.
+
+        Raises TransportError for a message larger than the link carries.
+        """
+        ...
+
+    @property
+    def connected(self) -> bool:
+        """Whether the last event was LinkUp rather than LinkDown."""
+        ...
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes written to the network since the start, protocol overhead included."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes read from the network since the start, protocol overhead included."""
+        ...
+
+    @property
+    def publishes(self) -> int:
+        """Messages taken over by `publish`."""
+        ...
+
+    @property
+    def deliveries(self) -> int:
+        """Messages passed to the handler."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Messages that arrived but were not passed on: too large, unreadable or never asked for."""
+        ...

@@ -1,0 +1,367 @@
+"""MqttLink: a link over MQTT 3.1.1 that needs no thread, for one device or hundreds in one process.
+
+A supervisor task connects, stays and connects again; what was taken with QoS 1 and not acknowledged is handed
+to the next connection in the same order. paho's callbacks run under its locks, so they only note what
+happened; `_dispatch` tells the handler afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ofl_iot.errors import TransportError
+from ofl_iot.transport.backoff import Backoff, Outage
+from ofl_iot.transport.connection import Ack, Client, Connection, Message, nothing_to_acknowledge
+from ofl_iot.transport.echo import Echo
+from ofl_iot.transport.link import Delivery, LinkDown, LinkEvent, LinkHandler, LinkUp
+from ofl_iot.transport.pending import Outgoing, Pending
+from ofl_iot.transport.settings import Address, MqttSettings, TlsSettings, Will
+from ofl_iot.transport.sockets import open_socket
+from ofl_iot.transport.subscriptions import Subscriptions, checked_topic
+
+__all__ = ["MqttLink", "MqttSettings", "TlsSettings", "Will"]
+
+logger = logging.getLogger(__name__)
+
+STEADY_S = 5.0
+"""A connection that lasted this long was no accident: the next outage begins with short waits."""
+
+
+class MqttLink:
+    """A Link over MQTT 3.1.1 with a persistent session. Implements `ofl_iot.transport.link.Link`."""
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        client_id: str,
+        will: Will | None = None,
+        *,
+        echo_topic: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._client_id = client_id
+        self._will = will
+        self._echo_topic = echo_topic
+        self._clock = clock
+        self._tls = settings.tls.context() if settings.tls is not None else None
+        self._backoff = Backoff(settings.backoff_min_s, settings.backoff_max_s, rng or random.Random())  # noqa: S311 -- jitter
+        self._outage = Outage()
+        self._subscriptions = Subscriptions()
+        if echo_topic is not None:
+            self._subscriptions.want(checked_topic(echo_topic), 0)
+        self._requests: dict[int, list[str]] = {}
+        self._pending = Pending(settings.max_pending_bytes)
+        self._inbox: deque[LinkEvent] = deque()
+        self._connection: Connection | None = None
+        self._echo = Echo(settings.echo_interval_s, settings.echo_timeout_s, clock())
+        self._echo_packet: int | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._closed_bytes_sent = 0
+        self._closed_bytes_received = 0
+        self.connected = False
+        self.publishes = 0
+        self.deliveries = 0
+        self.dropped = 0
+        self.connections = 0
+        """How often the broker accepted us."""
+
+    # ---- the Link protocol ----
+
+    def start(self, handler: LinkHandler) -> None:
+        """Connect in the background and report events to `handler`, one at a time and in order."""
+        if self._supervisor is not None:
+            raise TransportError("this link was started before: make a new one")
+        self._handler = handler
+        name = f"mqtt link {self._client_id}"
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise(), name=name)
+        self._supervisor.add_done_callback(self._report_death)
+
+    async def stop(self) -> None:
+        """Flush what was handed over, send DISCONNECT and close, within `stop_timeout_s` seconds."""
+        if self._supervisor is None:
+            return
+        self._stopping = True
+        try:
+            if (connection := self._connection) is not None and self.connected:
+                await asyncio.wait_for(self._say_goodbye(connection), self._settings.stop_timeout_s)
+        except asyncio.TimeoutError:
+            logger.warning("link stopped before all was sent client=%s left=%d", self._client_id, len(self._pending))
+        finally:
+            self._supervisor.cancel()
+            await asyncio.wait({self._supervisor})
+            if self.connected:
+                self._note_down("stopped")
+            self._dispatch()
+
+    def subscribe(self, pattern: str, qos: int) -> None:
+        """Ask for every message whose topic matches; remembered over reconnects, allowed while down."""
+        self._subscriptions.want(pattern, _checked_qos(qos))
+        if self.connected and self._connection is not None:
+            self._request(self._connection.client, [(pattern, qos)])
+
+    def unsubscribe(self, pattern: str) -> None:
+        """Take `subscribe` back; remembered likewise."""
+        self._subscriptions.cancel(pattern)
+        if self.connected and self._connection is not None:
+            self._cancel_unwanted(self._connection.client)
+
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False) -> bool:
+        """Hand a message over; False if it was not taken because the link is down or clogged.
+
+        Raises TransportError for a message of more than `max_packet_bytes`.
+        """
+        message = Outgoing(checked_topic(topic), payload, _checked_qos(qos), retain)
+        if message.size > self._settings.max_packet_bytes:
+            raise TransportError(
+                f"a message of {message.size} bytes to {topic} exceeds max_packet_bytes = "
+                f"{self._settings.max_packet_bytes}: send smaller chunks or raise it here and at the broker"
+            )
+        if not self.connected or self._stopping or self._connection is None or not self._pending.has_room(message):
+            return False
+        packet = self._connection.client.send(message)
+        if packet is None:
+            return False
+        self._pending.add(packet, message)
+        self.publishes += 1
+        return True
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """Patterns the broker confirmed."""
+        return self._subscriptions.granted
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes written to the network since the start, protocol overhead included."""
+        return self._closed_bytes_sent + (self._connection.client.sock.bytes_sent if self._connection else 0)
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes read from the network since the start, protocol overhead included."""
+        return self._closed_bytes_received + (self._connection.client.sock.bytes_received if self._connection else 0)
+
+    # ---- the life of the link ----
+
+    async def _supervise(self) -> None:
+        """Connect, stay, and try again for ever: every address in turn, then a pause."""
+        addresses = self._settings.addresses()
+        turn = 0
+        while not self._stopping:
+            address = addresses[turn % len(addresses)]
+            began = self._clock()
+            reason = await self._live(address)
+            was_connected = self.connected
+            if was_connected:
+                self._note_down(reason)
+                asyncio.get_running_loop().call_soon(self._dispatch)
+                if self._clock() - began >= STEADY_S:
+                    self._backoff.reset()
+            self._complain(address, reason)
+            turn += 1
+            if was_connected or turn % len(addresses) == 0:
+                await asyncio.sleep(self._backoff.next_s())
+
+    def _note_down(self, reason: str) -> None:
+        self.connected = False
+        self._inbox.append(LinkDown(reason))
+
+    def _report_death(self, supervisor: asyncio.Task[None]) -> None:
+        if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
+            logger.critical("link died client=%s", self._client_id, exc_info=error)
+
+    async def _live(self, address: Address) -> str:
+        """One connection from beginning to end; returns why it ended or never began."""
+        timeout_s = self._settings.connect_timeout_s
+        try:
+            sock = await asyncio.wait_for(open_socket(address, self._tls), timeout_s)
+        except asyncio.TimeoutError:
+            return f"no connection within {timeout_s:g} s"
+        except OSError as error:
+            return str(error)
+        if self._stopping:  # wait_for may finish although it was cancelled
+            sock.close()
+            return "stopped"
+        client = Client(self._client_id, self._settings, self._will, sock)
+        self._connection = connection = Connection(client, self._dispatch)
+        self._listen_to(connection)
+        try:
+            connection.open(address, self._settings.keepalive_s)
+            await _first_of(connection.accepted, connection.ended, timeout_s=timeout_s)
+            if not connection.accepted.done():
+                connection.end(f"no answer to CONNECT within {timeout_s:g} s")
+            while not connection.ended.done():
+                await _first_of(connection.ended, timeout_s=self._tick_s())
+                self._look_after(connection)
+            return connection.ended.result()
+        finally:
+            self._bury(connection)
+
+    def _tick_s(self) -> float:
+        settings = self._settings
+        return min(1.0, settings.keepalive_s / 4, settings.echo_interval_s / 4, settings.echo_timeout_s / 4)
+
+    def _look_after(self, connection: Connection) -> None:
+        """Keep-alive and self-ping."""
+        connection.client.loop_misc()
+        now = self._clock()
+        if self._echo_topic is None or connection.ended.done():
+            return
+        if self._echo.deaf(now):
+            self._subscriptions.distrust()
+            connection.end(f"deaf: no echo within {self._settings.echo_timeout_s:g} s")
+        elif self._echo.due(now) and self._echo_topic in self._subscriptions.granted:
+            self._echo_packet = connection.client.publish(self._echo_topic, self._echo.payload, 0).mid
+            self._echo.handed_over()
+
+    def _bury(self, connection: Connection) -> None:
+        connection.client.abandon()
+        connection.accepted.cancel()
+        self._closed_bytes_sent += connection.client.sock.bytes_sent
+        self._closed_bytes_received += connection.client.sock.bytes_received
+        self._connection = None
+
+    def _complain(self, address: Address, reason: str) -> None:
+        now = self._clock()
+        level = logging.WARNING if self._outage.should_complain(now) and not self._stopping else logging.DEBUG
+        since_s = self._outage.lasted_s(now)
+        logger.log(
+            level,
+            "no link to the broker, trying again client=%s broker=%s reason=%r since_s=%.0f",
+            *(self._client_id, address, reason, since_s),
+        )
+
+    async def _say_goodbye(self, connection: Connection) -> None:
+        """Wait until everything is settled, then send DISCONNECT and see it leave."""
+        flushed = asyncio.ensure_future(self._pending.all_settled())
+        try:
+            await _first_of(flushed, connection.ended)
+        finally:
+            flushed.cancel()
+        connection.client.disconnect()
+        await _first_of(connection.ended)
+
+    # ---- what paho reports; called under its locks, so only noted here ----
+
+    def _listen_to(self, connection: Connection) -> None:
+        client = connection.client
+
+        def on_connect(_client: Any, _userdata: Any, flags: Any, reason: Any, _properties: Any) -> None:
+            if reason.is_failure:
+                connection.end(f"refused by the broker: {reason}")
+            elif not connection.accepted.done():
+                connection.accepted.set_result(None)
+                self._inbox.append(LinkUp(flags.session_present))
+
+        client.on_connect = on_connect
+        client.on_message = lambda _c, _u, message: self._on_message(client, message)
+        client.on_publish = lambda _c, _u, packet, _r, _p: self._on_settled(packet)
+        client.on_subscribe = lambda _c, _u, packet, reasons, _p: self._on_answer(packet, reasons)
+        client.on_unsubscribe = lambda _c, _u, packet, _r, _p: self._on_cancelled(packet)
+
+    def _on_message(self, client: Client, message: Message) -> None:
+        ack = Ack(client, message.mid) if message.qos == 1 else nothing_to_acknowledge
+        self._echo.heard(self._clock())
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            self._drop("unreadable topic", "?", ack)
+            return
+        if topic == self._echo_topic:
+            ack()
+        elif len(message.payload) > self._settings.max_packet_bytes:
+            self._drop(f"{len(message.payload)} bytes are too many", topic, ack)
+        elif message.retain and message.qos == 0 and not self._subscriptions.covers(topic):
+            # amqtt sends every retained message to whoever connects.
+            self._drop("never asked for", topic, ack, level=logging.DEBUG)
+        else:
+            self._inbox.append(Delivery(topic, bytes(message.payload), message.retain, ack))
+
+    def _drop(self, why: str, topic: str, ack: Callable[[], None], level: int = logging.WARNING) -> None:
+        self.dropped += 1
+        logger.log(level, "dropped a message client=%s topic=%s reason=%r", self._client_id, topic, why)
+        ack()
+
+    def _on_settled(self, packet: int) -> None:
+        if packet == self._echo_packet:
+            self._echo_packet = None
+            self._echo.left(self._clock())
+        else:
+            self._pending.settle(packet)
+
+    def _on_answer(self, packet: int, reasons: Any) -> None:
+        for pattern, reason in zip(self._requests.pop(packet, ()), reasons, strict=False):
+            self._subscriptions.answered(pattern, granted=not reason.is_failure)
+            if reason.is_failure:
+                logger.warning("subscription refused client=%s pattern=%s", self._client_id, pattern)
+
+    def _on_cancelled(self, packet: int) -> None:
+        for pattern in self._requests.pop(packet, ()):
+            self._subscriptions.forgotten(pattern)
+
+    # ---- outside paho's locks ----
+
+    def _dispatch(self) -> None:
+        """Tell the handler what was noted, in order; a handler that raises does not hold up the rest."""
+        try:
+            while self._inbox:
+                event = self._inbox.popleft()
+                if isinstance(event, LinkUp):
+                    self._resume(event)
+                elif isinstance(event, Delivery):
+                    self.deliveries += 1
+                self._handler(event)
+        finally:
+            if self._inbox:
+                asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _resume(self, up: LinkUp) -> None:
+        """Subscribe to what the broker does not know, then hand over again what it never acknowledged."""
+        if self._connection is None:
+            return
+        client = self._connection.client
+        self.connected = True
+        self.connections += 1
+        self._outage.over()
+        self._echo = Echo(self._settings.echo_interval_s, self._settings.echo_timeout_s, self._clock())
+        self._echo_packet = None
+        logger.info("link up client=%s session_present=%s", self._client_id, up.session_present)
+        if not up.session_present:
+            self._subscriptions.session_lost()
+        self._requests.clear()
+        self._request(client, self._subscriptions.to_request())
+        self._cancel_unwanted(client)
+        for message in self._pending.take_unacknowledged():
+            info = client.publish(message.topic, message.payload, message.qos, message.retain)
+            self._pending.add(info.mid, message)
+
+    def _request(self, client: Client, patterns: list[tuple[str, int]]) -> None:
+        if patterns:
+            _, packet = client.subscribe(patterns)
+            if packet is not None:
+                self._requests[packet] = [pattern for pattern, _ in patterns]
+
+    def _cancel_unwanted(self, client: Client) -> None:
+        if patterns := self._subscriptions.to_cancel():
+            _, packet = client.unsubscribe(patterns)
+            if packet is not None:
+                self._requests[packet] = patterns
+
+
+def _checked_qos(qos: int) -> int:
+    if qos not in (0, 1):
+        raise TransportError(f"QoS {qos} is not used here: choose 0 or 1")
+    return qos
+
+
+async def _first_of(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    """Wait for one of the futures or the deadline; cancels none."""
+    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,92 @@
+"""What a link is subscribed to, and what it still has to tell the broker about it."""
+
+from __future__ import annotations
+
+from ofl_iot.errors import TopicError
+
+MAX_TOPIC_BYTES = 65_535
+
+
+class Subscriptions:
+    """The patterns a link wants, against those the broker's session is known to hold."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, int] = {}
+        self._granted: set[str] = set()
+        self._cancelled: set[str] = set()
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """Patterns in force."""
+        return frozenset(self._granted)
+
+    def want(self, pattern: str, qos: int) -> None:
+        """Add a pattern; asking again makes the broker send the retained messages again."""
+        self._wanted[checked_pattern(pattern)] = qos
+        self._granted.discard(pattern)
+        self._cancelled.discard(pattern)
+
+    def cancel(self, pattern: str) -> None:
+        """Remove a pattern."""
+        if self._wanted.pop(pattern, None) is not None:
+            self._granted.discard(pattern)
+            self._cancelled.add(pattern)
+
+    def session_lost(self) -> None:
+        """The broker remembers nothing of ours."""
+        self._granted.clear()
+        self._cancelled.clear()
+
+    def distrust(self) -> None:
+        """The broker's session may be broken: ask for everything again."""
+        self._granted.clear()
+
+    def to_request(self) -> list[tuple[str, int]]:
+        """Patterns the broker has not granted, with their QoS."""
+        return [(pattern, qos) for pattern, qos in self._wanted.items() if pattern not in self._granted]
+
+    def to_cancel(self) -> list[str]:
+        """Patterns the broker may still hold although we no longer want them."""
+        return sorted(self._cancelled)
+
+    def answered(self, pattern: str, *, granted: bool) -> None:
+        """The broker granted or refused a pattern."""
+        if granted and pattern in self._wanted:
+            self._granted.add(pattern)
+
+    def forgotten(self, pattern: str) -> None:
+        """The broker confirmed a cancellation."""
+        self._cancelled.discard(pattern)
+
+    def covers(self, topic: str) -> bool:
+        """Whether some wanted pattern matches the topic."""
+        return any(matches(pattern, topic) for pattern in self._wanted)
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether an MQTT pattern (`+` one level, `#` the rest) matches a topic."""
+    levels = topic.split("/")
+    if topic.startswith("$") and pattern[0] in "+#":
+        return False
+    for depth, wanted in enumerate(pattern.split("/")):
+        if wanted == "#":
+            return True
+        if depth >= len(levels) or wanted not in ("+", levels[depth]):
+            return False
+    return pattern.count("/") == topic.count("/")
+
+
+def checked_topic(topic: str) -> str:
+    """A topic one can publish to, or TopicError."""
+    if not topic or "+" in topic or "#" in topic or "\0" in topic or len(topic.encode()) > MAX_TOPIC_BYTES:
+        raise TopicError(f"cannot publish to {topic!r}: a topic has 1 to {MAX_TOPIC_BYTES} bytes and no wildcard")
+    return topic
+
+
+def checked_pattern(pattern: str) -> str:
+    """A pattern one can subscribe to, or TopicError."""
+    levels = pattern.split("/")
+    misplaced = any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
+    if not pattern or misplaced or "\0" in pattern or len(pattern.encode()) > MAX_TOPIC_BYTES:
+        raise TopicError(f"cannot subscribe to {pattern!r}: '+' stands for one whole level, '#' for the last ones")
+    return pattern

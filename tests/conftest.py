@@ -1,0 +1,109 @@
+"""Fixtures for all tests: real brokers on free ports, a proxy that breaks the network, patient waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from broker.embedded import EmbeddedBroker
+
+DEADLINE_S = 20.0
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+def _sibling(name: str) -> ModuleType:
+    """A module beside this file; tests are no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def tcp_proxy() -> Any:
+    """The class `netfaults.TcpProxy`: `async with tcp_proxy(target_port) as proxy`."""
+    return _sibling("netfaults").TcpProxy
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Any:
+    """`await eventually(condition)`: wait until the condition holds, or fail at the deadline."""
+
+    async def wait(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+        until = time.monotonic() + deadline_s
+        while not condition():
+            assert time.monotonic() < until, f"not within {deadline_s:g} s"
+            await asyncio.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port nobody listens on."""
+    return _free_port()
+
+
+@pytest.fixture(params=["amqtt", "mosquitto"])
+def open_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """`async with open_broker(port=0) as port`: each broker we have, in turn."""
+    if request.param == "amqtt":
+        return _open_amqtt
+    if MOSQUITTO is None:
+        pytest.skip("mosquitto is not installed")
+    return lambda port=0: _open_mosquitto(tmp_path, port)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def _open_amqtt(port: int = 0) -> AsyncIterator[int]:
+    async with EmbeddedBroker(f"127.0.0.1:{port}") as broker:
+        yield broker.port
+
+
+@contextlib.asynccontextmanager
+async def _open_mosquitto(folder: Path, port: int) -> AsyncIterator[int]:
+    port = port or _free_port()
+    config = folder / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n")
+    assert MOSQUITTO is not None
+    process = await asyncio.create_subprocess_exec(
+        MOSQUITTO, "-c", str(config), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await _until_listening(port)
+        yield port
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def _until_listening(port: int) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:  # noqa: PERF203 -- this is the wait
+            await asyncio.sleep(0.01)
+        else:
+            writer.close()
+            return
+    raise TimeoutError(port)

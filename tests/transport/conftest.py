@@ -1,0 +1,88 @@
+"""A handler that records a link's events, and links with short waits."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ofl_iot.transport.link import Delivery, LinkDown, LinkEvent, LinkUp
+from ofl_iot.transport.mqtt import MqttLink, MqttSettings
+
+
+class Recorder:
+    """Keeps events in order; acknowledges deliveries unless told not to."""
+
+    def __init__(self) -> None:
+        self.events: list[LinkEvent] = []
+        self.acknowledging = True
+
+    def __call__(self, event: LinkEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, Delivery) and self.acknowledging:
+            event.ack()
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        return [event for event in self.events if isinstance(event, Delivery)]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [delivery.payload for delivery in self.deliveries]
+
+    @property
+    def ups(self) -> list[LinkUp]:
+        return [event for event in self.events if isinstance(event, LinkUp)]
+
+    @property
+    def downs(self) -> list[LinkDown]:
+        return [event for event in self.events if isinstance(event, LinkDown)]
+
+
+@pytest.fixture
+def recorder() -> type[Recorder]:
+    return Recorder
+
+
+@pytest.fixture
+def impatient() -> Any:
+    """`impatient(port, **changes)`: settings that wait milliseconds where production waits seconds."""
+
+    def settings(port: int, **changes: Any) -> MqttSettings:
+        defaults: dict[str, Any] = {
+            "port": port,
+            "backoff_min_s": 0.02,
+            "backoff_max_s": 0.2,
+            "connect_timeout_s": 5.0,
+            "stop_timeout_s": 5.0,
+        }
+        return MqttSettings(**{**defaults, **changes})
+
+    return settings
+
+
+@pytest.fixture
+def linked(impatient: Any, eventually: Any) -> Any:
+    """`async with linked(port, client_id, *patterns, **changes) as (link, recorder)`: up and subscribed."""
+
+    @contextlib.asynccontextmanager
+    async def open_link(
+        port: int, client_id: str, *patterns: str, will: Any = None, echo_topic: str | None = None, **changes: Any
+    ) -> AsyncIterator[tuple[MqttLink, Recorder]]:
+        link = MqttLink(
+            impatient(port, **changes), client_id, will, echo_topic=echo_topic, rng=random.Random(client_id)
+        )
+        recorder = Recorder()
+        for pattern in patterns:
+            link.subscribe(pattern, 1)
+        link.start(recorder)
+        try:
+            await eventually(lambda: recorder.ups and link.granted >= set(patterns))
+            yield link, recorder
+        finally:
+            await link.stop()
+
+    return open_link

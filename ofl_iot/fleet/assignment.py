@@ -157,9 +157,7 @@ def with_leader_lost(plan: FleetPlan, leader: DeviceId, settings: FleetSettings 
     index, old = found
     if len(old.members) == 1:
         return replace(plan, clusters=plan.clusters[:index] + plan.clusters[index + 1 :])
-    return _succeeded(
-        plan, index, (*(m for m in old.members if m != leader), leader), settings or FleetSettings()
-    )
+    return _succeeded(plan, index, (*(m for m in old.members if m != leader), leader), settings or FleetSettings())
 
 
 def leaders(plan: FleetPlan) -> tuple[DeviceId, ...]:
@@ -246,9 +244,7 @@ def _candidates(
     }
 
 
-def _succeeded(
-    plan: FleetPlan, index: int, members: tuple[DeviceId, ...], settings: FleetSettings
-) -> FleetPlan:
+def _succeeded(plan: FleetPlan, index: int, members: tuple[DeviceId, ...], settings: FleetSettings) -> FleetPlan:
     """The cluster at `index` with these members in succession; a new leader's service begins to count."""
     old, leader = plan.clusters[index], members[0]
     new = ClusterPlan(leader, members[1 : 1 + settings.election.deputies], members, old.centre)

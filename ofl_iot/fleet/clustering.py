@@ -30,7 +30,7 @@ class ClusteringSettings:
     """No cluster exceeds this many average sizes; 1 makes them equal, None lets them be."""
     max_size: int | None = None
     """No leader serves more devices; more clusters are opened if need be."""
-    hysteresis: float = 0.2
+    hysteresis: float = 0.3
     """A device moves only to a centre whose squared distance is smaller by this share."""
     iterations: int = 20
     restarts: int = 4
@@ -175,9 +175,7 @@ def _seed(points: FloatArray, k: int, rng: np.random.Generator, centres: FloatAr
     return centres
 
 
-def _cold_start(
-    points: FloatArray, k: int, settings: ClusteringSettings, rng: np.random.Generator
-) -> FloatArray:
+def _cold_start(points: FloatArray, k: int, settings: ClusteringSettings, rng: np.random.Generator) -> FloatArray:
     """The best of a few k-means++ starts, judged by the sum of squared distances after a short descent."""
     best, best_cost = None, math.inf
     for _ in range(settings.restarts):
@@ -190,9 +188,7 @@ def _cold_start(
     return points[:k] if best is None else best
 
 
-def _assign(
-    points: FloatArray, centres: FloatArray, known: IntArray, bounds: _Bounds, hysteresis: float
-) -> IntArray:
+def _assign(points: FloatArray, centres: FloatArray, known: IntArray, bounds: _Bounds, hysteresis: float) -> IntArray:
     """Nearest centre, the own one favoured, no cluster outside its bounds."""
     distances = _distances(points, centres)
     rows = np.flatnonzero(known != NEWCOMER)

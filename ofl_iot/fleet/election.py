@@ -118,7 +118,7 @@ def resource_scores(reports: Sequence[Report], trusted: Trusted, settings: Elect
 
 
 def fit_to_serve(report: Report, settings: ElectionSettings, *, sitting: bool) -> bool:
-    """Whether battery and temperature allow service; who does not sit yet needs a margin, against flapping."""
+    """Whether battery and temperature allow service; who does not sit needs a margin, against flapping."""
     least = settings.min_battery + (0.0 if sitting else 0.1)
     greatest = settings.max_temperature_c - (0.0 if sitting else 5.0)
     charged = report.battery is None or report.battery >= least
@@ -166,9 +166,7 @@ def after_election(
 ) -> dict[DeviceId, Service]:
     """The service records once `leaders` took office; devices that never served have none."""
     serving = frozenset(leaders)
-    records = {
-        device: record.rested(settings.fade) for device, record in service.items() if device not in serving
-    }
+    records = {device: record.rested(settings.fade) for device, record in service.items() if device not in serving}
     records.update({device: service.get(device, Service()).served(settings.fade) for device in serving})
     return dict(sorted(records.items()))
 

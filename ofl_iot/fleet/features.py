@@ -22,10 +22,22 @@ CUT = 3.0
 TAIL = 0.05
 """Share of the devices at either end that does not count when a column's centre and spread are measured."""
 
-SPECIFICS = ("cpu_count", "cpu_ghz", "memory", "pace")
-STATUS = ("cpu_load", "memory_free", "battery", "temperature", "network", "round_trip", "availability")
-MODEL = ("staleness", "model_distance", "samples", "budget_left")
-COLUMNS = SPECIFICS + STATUS + MODEL
+SPECIFICS = {"cpu_count": 0.5, "cpu_ghz": 0.25, "memory": 0.5, "pace": 0.25}
+STATUS = {
+    "cpu_load": 0.25,
+    "memory_free": 0.25,
+    "battery": 0.25,
+    "temperature": 15.0,
+    "network": 1.0,
+    "round_trip": 2.0,
+    "availability": 0.1,
+}
+MODEL = {"staleness": 1.0, "model_distance": 0.5, "samples": 1.0, "budget_left": 0.25}
+"""The blocks: each column with its least spread, the difference that begins to matter (in log2 for cpu_count to
+pace, network, round_trip and staleness to samples). Without it a fleet of equals is sorted by noise."""
+
+COLUMNS = (*SPECIFICS, *STATUS, *MODEL)
+LABEL_SPREAD = 0.05
 OBSERVED_COLUMNS = ("pace", "network", "availability")
 """Already discounted by trust; all others are taken on the device's word."""
 
@@ -100,9 +112,7 @@ def _table(reports: Sequence[Report], trusted: Trusted) -> FloatArray:
         pace, network = np.log2(trusted.steps_per_s), np.log2(trusted.network_mbps)
     pace[np.isinf(pace)] = np.nan
     network[np.isinf(network)] = np.nan
-    return np.column_stack(
-        [said[:, :3], pace, said[:, 3:7], network, said[:, 7], trusted.availability, said[:, 8:]]
-    )
+    return np.column_stack([said[:, :3], pace, said[:, 3:7], network, said[:, 7], trusted.availability, said[:, 8:]])
 
 
 def _said(report: Report) -> tuple[float, ...]:
@@ -139,13 +149,13 @@ def _sketches(reports: Sequence[Report], labels: int) -> FloatArray:
 
 def _measure(table: FloatArray, labels: int) -> FeatureScale:
     """Mean and standard deviation of each column, its tails pulled in to the 5 % and 95 % quantiles."""
-    centre, spread = np.zeros(table.shape[1]), np.ones(table.shape[1])
+    centre = np.zeros(table.shape[1])
+    spread = np.array([*SPECIFICS.values(), *STATUS.values(), *MODEL.values(), *[LABEL_SPREAD] * labels])
     for j, column in enumerate(table.T):
         known = column[~np.isnan(column)]
         if known.size:
             known = np.clip(known, *np.quantile(known, (TAIL, 1 - TAIL)))
-            deviation = float(known.std())
-            centre[j], spread[j] = known.mean(), deviation if deviation > 1e-6 else 1.0
+            centre[j], spread[j] = known.mean(), max(spread[j], known.std())
     return FeatureScale(tuple(centre.tolist()), tuple(spread.tolist()), labels)
 
 

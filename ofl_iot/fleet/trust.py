@@ -99,9 +99,7 @@ class TrustSettings:
         if not 0 < self.distrusted_below <= self.prior <= self.verified_above < 1:
             raise ConfigError("trust: need 0 < distrusted_below <= prior <= verified_above < 1")
         if self.overclaim < 1 or self.underclaim < 1 or self.half_count <= 0:
-            raise ConfigError(
-                "trust: overclaim and underclaim are factors of at least 1, half_count is positive"
-            )
+            raise ConfigError("trust: overclaim and underclaim are factors of at least 1, half_count is positive")
 
 
 @dataclass(frozen=True)

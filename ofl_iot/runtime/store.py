@@ -65,9 +65,7 @@ class SqliteStore:
         self._lock = threading.Lock()
         _create_private(self.path)
         try:
-            connection = sqlite3.connect(
-                self.path, timeout=_LOCK_WAIT_S, isolation_level=None, check_same_thread=False
-            )
+            connection = sqlite3.connect(self.path, timeout=_LOCK_WAIT_S, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise _open_error(self.path, error) from error
         try:
@@ -151,9 +149,7 @@ class MemoryStore:
     def apply(self, ops: Sequence[StoreOp]) -> None:
         """Carry out all operations; they were checked when they were made, so none can fail halfway."""
         if self.full and ops:
-            raise StoreError(
-                "cannot write to the store in memory (it is set to be full): it keeps its last state"
-            )
+            raise StoreError("cannot write to the store in memory (it is set to be full): it keeps its last state")
         tables = self._tables
         for op in ops:
             if type(op) is Put:
@@ -238,9 +234,7 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
 def _execute(connection: sqlite3.Connection, op: StoreOp) -> None:
     if type(op) is Put:
         crc = _checksum(op.table, op.key, op.value)
-        connection.execute(
-            "INSERT OR REPLACE INTO item VALUES (?, ?, ?, ?)", (op.table, op.key, op.value, crc)
-        )
+        connection.execute("INSERT OR REPLACE INTO item VALUES (?, ?, ?, ?)", (op.table, op.key, op.value, crc))
     elif type(op) is Delete:
         connection.execute("DELETE FROM item WHERE tbl = ? AND key = ?", (op.table, op.key))
     else:
@@ -254,9 +248,7 @@ def _checksum(table: str, key: Key, value: bytes) -> int:
 
 def _open_error(path: Path, error: sqlite3.Error) -> ConfigError | StoreError:
     if "locked" in str(error):
-        return ConfigError(
-            f"another process uses the store {path}: stop it, or name another file for this one"
-        )
+        return ConfigError(f"another process uses the store {path}: stop it, or name another file for this one")
     if isinstance(error, sqlite3.OperationalError):
         return StoreError(
             f"cannot open the store {path} ({error}): the disk needs free space, and the file and its "

@@ -37,9 +37,7 @@ class TrainJob(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _require(self.steps >= 1, f"steps must be at least 1, not {self.steps}")
         _require(self.batch_size >= 1, f"batch_size must be at least 1, not {self.batch_size}")
-        _require(
-            0 < self.learning_rate < math.inf, f"learning_rate must be positive, not {self.learning_rate}"
-        )
+        _require(0 < self.learning_rate < math.inf, f"learning_rate must be positive, not {self.learning_rate}")
         _require(0 <= self.momentum < 1, f"momentum must be in [0, 1), not {self.momentum}")
         _require(
             0 <= self.noise_multiplier < math.inf,

@@ -61,9 +61,7 @@ class DigitsWorkload:
 
     def evaluate(self, params: Vector) -> Evaluation:
         """Judge `params` on this party's rows."""
-        return self._net.evaluate(
-            params, self._samples.features[self._rows], self._samples.labels[self._rows]
-        )
+        return self._net.evaluate(params, self._samples.features[self._rows], self._samples.labels[self._rows])
 
     def label_histogram(self) -> npt.NDArray[np.int64]:
         """Return how many of this party's samples show each digit."""
@@ -107,9 +105,7 @@ def load_digits() -> DigitsData:
 def _digits_file() -> Path:
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            "the digits come with scikit-learn, which is not installed: pip install scikit-learn"
-        )
+        raise ConfigError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
     return Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
 
 

@@ -113,9 +113,7 @@ def test_sqlite_store_is_its_model_after_every_reopening(batches: list[list[Stor
 
 @settings(max_examples=60, deadline=None)
 @given(batches=BATCHES, cut=st.floats(0, 1))
-def test_a_log_cut_off_at_any_byte_leaves_a_prefix_of_whole_batches(
-    batches: list[list[StoreOp]], cut: float
-) -> None:
+def test_a_log_cut_off_at_any_byte_leaves_a_prefix_of_whole_batches(batches: list[list[StoreOp]], cut: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, copy = Path(folder) / "store.db", Path(folder) / "copy.db"
         with SqliteStore(path) as store:

@@ -22,9 +22,7 @@ def samples(count: int, seed: int) -> Samples:
     return Samples.of(rng.normal(size=(count, 5)).astype(np.float32), rng.integers(0, 3, count))
 
 
-def gradient_of(
-    net: DenseNet, params: np.ndarray, data: Samples, clip_norm: float | None = None
-) -> np.ndarray:
+def gradient_of(net: DenseNet, params: np.ndarray, data: Samples, clip_norm: float | None = None) -> np.ndarray:
     gradient = np.empty_like(params)
     _sum_gradients(net.layers(params), net.layers(gradient), data.features, data.labels, clip_norm)
     return gradient
@@ -58,9 +56,7 @@ def test_the_clipped_sum_is_the_sum_of_clipped_gradients(net: DenseNet, seed: in
 
 @settings(max_examples=25, deadline=None)
 @given(net=NETS, seed=SEEDS, private=st.booleans())
-def test_training_repeats_for_a_seed_and_leaves_its_input_alone(
-    net: DenseNet, seed: int, private: bool
-) -> None:
+def test_training_repeats_for_a_seed_and_leaves_its_input_alone(net: DenseNet, seed: int, private: bool) -> None:
     data, rows = samples(20, seed), np.arange(3, 18)
     job = TrainJob(
         steps=4,
@@ -103,8 +99,7 @@ def test_noise_has_the_promised_scale_whatever_the_draw() -> None:
     net, data = DenseNet((5, 40, 3)), samples(50, 4)
     job = TrainJob(steps=1, batch_size=10, learning_rate=1.0, clip_norm=1e-6, noise_multiplier=2e6)
     steps = [
-        net.train(net.initial(0), data, np.arange(50), job, np.random.default_rng(seed)).params
-        - net.initial(0)
+        net.train(net.initial(0), data, np.arange(50), job, np.random.default_rng(seed)).params - net.initial(0)
         for seed in range(20)
     ]
     assert np.std(steps) == pytest.approx(2.0 / 10, rel=0.03)
@@ -113,9 +108,7 @@ def test_noise_has_the_promised_scale_whatever_the_draw() -> None:
 def test_a_poisson_batch_may_be_empty_and_the_step_is_then_only_noise() -> None:
     net, data = DenseNet((5, 3)), samples(2, 4)
     job = TrainJob(steps=1, batch_size=1, learning_rate=0.1, clip_norm=1.0)
-    results = [
-        net.train(net.initial(0), data, np.arange(2), job, np.random.default_rng(seed)) for seed in range(20)
-    ]
+    results = [net.train(net.initial(0), data, np.arange(2), job, np.random.default_rng(seed)) for seed in range(20)]
     empty = [result for result in results if np.array_equal(result.params, net.initial(0))]
     assert 0 < len(empty) < 20
     assert all(result.loss == 0.0 for result in empty)

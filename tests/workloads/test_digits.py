@@ -35,8 +35,7 @@ def test_a_federation_shares_the_arrays_and_deals_every_training_sample() -> Non
     assert min(device.sample_count for device in devices) >= digits.MIN_SAMPLES
     assert judge.sample_count == 306
     assert (
-        sum(device.label_histogram() for device in devices).tolist()
-        == np.bincount(load_digits().train.labels).tolist()
+        sum(device.label_histogram() for device in devices).tolist() == np.bincount(load_digits().train.labels).tolist()
     )
 
 
@@ -64,9 +63,7 @@ def test_all_digits_in_one_place_are_learned_well(model: str, wanted: float) -> 
 
 def test_digits_are_learned_with_record_level_privacy_too() -> None:
     (device,), judge = digits_federation(1, 0)
-    job = TrainJob(
-        steps=400, batch_size=128, learning_rate=0.3, momentum=0.5, clip_norm=1, noise_multiplier=1
-    )
+    job = TrainJob(steps=400, batch_size=128, learning_rate=0.3, momentum=0.5, clip_norm=1, noise_multiplier=1)
     trained = device.train(device.initial(0), job, np.random.default_rng(0))
     assert judge.evaluate(trained.params).accuracy >= 0.9
 

@@ -30,9 +30,7 @@ def test_each_row_is_dealt_once_and_every_device_has_the_minimum(
 
 
 @given(labels=LABELS, seed=st.integers(0, 1000))
-def test_stratified_parts_share_out_every_row_in_the_labels_proportions(
-    labels: np.ndarray, seed: int
-) -> None:
+def test_stratified_parts_share_out_every_row_in_the_labels_proportions(labels: np.ndarray, seed: int) -> None:
     shares = (0.5, 0.2, 0.3)
     parts = stratified(labels, shares, seed)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Protocol, final
+from typing import Any, Protocol
 
 import numpy as np
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.devices import DeviceType
 from ofl_iot.protocol.telemetry import MAX_TEXT_LENGTH, Telemetry
+
+log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 FALLBACK_GHZ = 1.0
@@ -31,6 +33,7 @@ class TelemetrySource(Protocol):
     """Reads this device's hardware; cheap enough to be called every few seconds."""
 
     def read(self) -> Telemetry: ...
+    def close(self) -> None: ...
 
 
 class PsutilSource:
@@ -64,22 +67,24 @@ class PsutilSource:
         mhz = 0.0 if frequency is None else frequency.max or frequency.current
         return mhz / 1000 if mhz > 0 else FALLBACK_GHZ
 
+    def close(self) -> None:
+        """Nothing is held open."""
 
-@final
+
 class JetsonSource:
-    """A Jetson through jetson-stats' service; use it in a `with`, which opens and closes the connection."""
+    """A Jetson through jetson-stats' service; close it when done."""
 
-    def __init__(self, device_type: str = "", *, open_jtop: Callable[[], Any] | None = None) -> None:
+    def __init__(self, device_type: str = "", *, jetson_stats: Any = None) -> None:
+        """`jetson_stats` is the package `jtop`, imported unless it is given."""
         self._device_type = device_type
-        self._jtop = (open_jtop or _import_jtop())()
+        package = jetson_stats or _import_jtop()
+        try:
+            self._jtop = package.jtop()
+            self._jtop.start()
+        except package.JtopException as error:
+            raise ConfigError(f"jetson-stats does not answer, start its service 'jtop': {error}") from error
 
-    def __enter__(self) -> JetsonSource:
-        self._jtop.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._jtop.close()
 
     def read(self) -> Telemetry:
@@ -167,6 +172,9 @@ class SimulatedSource:
             step_s=self._step_s * math.exp(float(self._rng.normal(0, 0.03))),
         )
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
     def _pass_time(self, power_w: float) -> None:
         """Drain to a tenth, then charge to the full at four times the power of the type."""
         now = self._clock()
@@ -178,21 +186,20 @@ class SimulatedSource:
         self._charging = self._charge < (1.0 if self._charging else 0.1)
 
 
-def best_source(device_type: str = "") -> PsutilSource | JetsonSource:
-    """The source for this machine: jetson-stats where it is installed, else psutil."""
+def best_source(device_type: str = "") -> TelemetrySource:
+    """The source for this machine: jetson-stats where it is installed and running, else psutil."""
     try:
         return JetsonSource(device_type)
-    except ConfigError:
+    except ConfigError as reason:
+        log.debug("telemetry without jetson-stats reason=%s", reason)
         return PsutilSource(device_type)
 
 
-def _import_jtop() -> Callable[[], Any]:
+def _import_jtop() -> Any:
     try:
-        module = importlib.import_module("jtop")
+        return importlib.import_module("jtop")
     except ImportError as error:
         raise ConfigError("jetson-stats is not installed: install the extra 'ofl-iot[jetson]'") from error
-    make: Callable[[], Any] = module.jtop
-    return make
 
 
 def _first_working(read: Callable[[], Any] | None) -> Any:

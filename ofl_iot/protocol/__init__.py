@@ -1,0 +1,1 @@
+"""The wire: topics, messages, their bytes. Pure: no socket, clock or randomness."""

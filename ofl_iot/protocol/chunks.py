@@ -1,0 +1,212 @@
+"""A sparse update as self-contained chunks: any of them, in any order, can be merged alone.
+
+A chunk covers a range of the model and says which parameters of that range it holds, by the smallest of
+
+- dense: all of them (no index bytes),
+- bitmap: one bit a parameter of the range,
+- gaps: per selected parameter the number of parameters skipped since the last one, in bytes; 255 means "255 skipped,
+  none selected yet, read on". At gamma = 0.1 that is 1.0 byte an index (the entropy is 0.6, a bitmap takes 1.25).
+
+Values are float16 unless one would overflow, then the chunk's values are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float32]
+
+TARGET_CHUNK_BYTES = 32 * 1024
+MAX_CHUNK_BYTES = 256 * 1024
+MAX_MODEL_SIZE = 2**32
+_FLOAT16_MAX = 65504.0
+_ESCAPE = 255
+
+_Coding = Annotated[str, msgspec.Meta(pattern="^[dbg]$")]
+_DType = Annotated[str, msgspec.Meta(pattern="^[ef]$")]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
+    """Some parameters of one device's update."""
+
+    term: _Count
+    """The term in which it was first released; a resend to a later leader is the same bytes."""
+    seq: Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
+    model: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_MODEL_SIZE)]
+    """Parameters of the whole model."""
+    base_round: _Count
+    """The global model the update was trained on."""
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+    """Training samples behind the update."""
+    start: _Count
+    span: Annotated[int, msgspec.Meta(ge=1, le=MAX_MODEL_SIZE)]
+    coding: _Coding
+    index: Annotated[bytes, msgspec.Meta(max_length=MAX_CHUNK_BYTES)]
+    dtype: _DType
+    values: Annotated[bytes, msgspec.Meta(min_length=2, max_length=MAX_CHUNK_BYTES)]
+
+    def __post_init__(self) -> None:
+        if self.start + self.span > self.size:
+            raise ValueError("the range ends beyond the model")
+        if len(self.values) % _width(self.dtype):
+            raise ValueError("the values are not whole numbers of floats")
+        if not np.isfinite(self.read_values()).all():
+            raise ValueError("a value is not finite")
+        _check_index(self.coding, self.index, self.span, self.count)
+
+    @property
+    def count(self) -> int:
+        """How many parameters it holds."""
+        return len(self.values) // _width(self.dtype)
+
+    def read_indices(self) -> Indices:
+        """Places in the model, ascending."""
+        return _decode_index(self.coding, self.index, self.span) + self.start
+
+    def read_values(self) -> Values:
+        """The update at these places."""
+        return np.frombuffer(self.values, "<f2" if self.dtype == "e" else "<f4").astype(np.float32)
+
+
+@dataclass(frozen=True)
+class ChunkHead:
+    """What the chunks of one release have in common."""
+
+    term: int
+    model: bytes
+    size: int
+    base_round: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A slice of a release before it gets its sequence number; pieces leave in order of `utility`."""
+
+    utility: float
+    chunk: Chunk
+
+
+def split_update(
+    head: ChunkHead,
+    indices: npt.NDArray[np.integer],
+    values: Values,
+    utility: Values,
+    *,
+    half_precision: bool = True,
+    target_bytes: int = TARGET_CHUNK_BYTES,
+) -> list[Piece]:
+    """Cut a sparse update (ascending `indices`) into chunks of about `target_bytes`, the most useful first.
+
+    The sequence numbers are 1, 2, …: the outbox renumbers the chunks when they are released.
+    """
+    _check_update(head, indices, values)
+    if not len(indices):
+        return []
+    per_parameter = 3.0 if half_precision else 5.0
+    pieces = max(1, round(len(indices) * per_parameter / target_bytes))
+    bounds = np.linspace(0, len(indices), pieces + 1).astype(np.int64)
+    cut = []
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        chunk = _chunk_of(head, np.asarray(indices[low:high], dtype=np.int64), values[low:high], half_precision)
+        cut.append(Piece(float(utility[low:high].sum(dtype=np.float64)), chunk))
+    cut.sort(key=lambda piece: -piece.utility)
+    return [Piece(piece.utility, msgspec.structs.replace(piece.chunk, seq=place)) for place, piece in enumerate(cut, 1)]
+
+
+def join_chunks(chunks: Iterable[Chunk]) -> tuple[Indices, Values]:
+    """The sparse update that these chunks of one release hold together, ascending by place."""
+    parts: Sequence[Chunk] = sorted(chunks, key=lambda chunk: chunk.start)
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.float32)
+    indices = np.concatenate([chunk.read_indices() for chunk in parts])
+    values = np.concatenate([chunk.read_values() for chunk in parts])
+    return indices, values
+
+
+def merge_chunk(model: Values, chunk: Chunk, step: float) -> None:
+    """model[indices] += step · values, in place (the update form of Algorithm 2, line 18)."""
+    model[chunk.read_indices()] += np.float32(step) * chunk.read_values()
+
+
+def _check_update(head: ChunkHead, indices: npt.NDArray[np.integer], values: Values) -> None:
+    if len(indices) != len(values):
+        raise ValueError(f"{len(indices)} indices but {len(values)} values")
+    if not len(indices):
+        return
+    if indices[0] < 0 or indices[-1] >= head.size or (np.diff(indices) <= 0).any():
+        raise ValueError("indices must ascend within the model")
+    if not np.isfinite(values).all():
+        raise ValueError("an update holds a value that is not finite")
+
+
+def _chunk_of(head: ChunkHead, indices: Indices, values: Values, half_precision: bool) -> Chunk:  # noqa: FBT001
+    start, span = int(indices[0]), int(indices[-1] - indices[0]) + 1
+    half = half_precision and float(np.abs(values).max()) <= _FLOAT16_MAX
+    coding, index = _encode_index(indices - start, span)
+    return Chunk(
+        term=head.term,
+        seq=1,
+        model=head.model,
+        size=head.size,
+        base_round=head.base_round,
+        weight=head.weight,
+        start=start,
+        span=span,
+        coding=coding,
+        index=index,
+        dtype="e" if half else "f",
+        values=values.astype("<f2" if half else "<f4").tobytes(),
+    )
+
+
+def _width(dtype: str) -> int:
+    return 2 if dtype == "e" else 4
+
+
+def _encode_index(offsets: Indices, span: int) -> tuple[str, bytes]:
+    if len(offsets) == span:
+        return "d", b""
+    gaps = np.diff(offsets, prepend=-1) - 1
+    gap_ends = np.cumsum(gaps // _ESCAPE + 1)
+    if gap_ends[-1] <= (span + 7) // 8:
+        coded = np.full(gap_ends[-1], _ESCAPE, np.uint8)
+        coded[gap_ends - 1] = gaps % _ESCAPE
+        return "g", coded.tobytes()
+    chosen = np.zeros(span, np.uint8)
+    chosen[offsets] = 1
+    return "b", np.packbits(chosen, bitorder="little").tobytes()
+
+
+def _decode_index(coding: str, index: bytes, span: int) -> Indices:
+    if coding == "d":
+        return np.arange(span, dtype=np.int64)
+    coded = np.frombuffer(index, np.uint8)
+    if coding == "b":
+        return np.flatnonzero(np.unpackbits(coded, count=span, bitorder="little"))
+    ends = np.flatnonzero(coded != _ESCAPE)
+    return np.cumsum(coded, dtype=np.int64)[ends] + np.arange(len(ends))
+
+
+def _check_index(coding: str, index: bytes, span: int, count: int) -> None:
+    """Raise ValueError unless `index` names `count` places below `span`, in its one canonical form."""
+    if coding == "d":
+        named, fits = span, not index
+    elif coding == "b":
+        named, fits = int.from_bytes(index, "little").bit_count(), len(index) == (span + 7) // 8
+        fits = fits and (span % 8 == 0 or index[-1] >> (span % 8) == 0)
+    else:
+        coded = np.frombuffer(index, np.uint8)
+        named = int(np.count_nonzero(coded != _ESCAPE))
+        fits = bool(len(coded)) and coded[-1] != _ESCAPE and int(coded.sum(dtype=np.int64)) + named <= span
+    if not fits or named != count:
+        raise ValueError(f"the index names {named} parameters of a range of {span}, the values are {count}")

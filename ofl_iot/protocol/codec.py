@@ -1,0 +1,58 @@
+"""Messages to bytes and back: `[version, message]` in msgpack, decoded strictly by schema.
+
+Whatever arrives, the outcome is a valid message or a DecodeError.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ofl_iot.errors import DecodeError
+from ofl_iot.protocol.messages import MESSAGES_ON, Contribution, Message
+from ofl_iot.protocol.telemetry import Telemetry, check
+from ofl_iot.protocol.topics import Kind
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 1 << 20
+"""Above every message's own limit; the MQTT link refuses larger packets as well."""
+
+_PREFIX = bytes([0x92, VERSION])  # a msgpack array of two, its first item the version
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGES_ON.items()}
+
+_contributions = msgspec.msgpack.Decoder(Contribution)
+
+
+def encode(message: Message) -> bytes:
+    """The message's bytes."""
+    return _PREFIX + _encoder.encode(message)
+
+
+def decode(kind: Kind, payload: bytes) -> Message:
+    """The message that `payload` carries on a topic of this kind, or DecodeError."""
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise DecodeError(f"{len(payload)} bytes, more than the {MAX_MESSAGE_BYTES} a message may have")
+    if payload[:1] != _PREFIX[:1]:
+        raise DecodeError("not an envelope of version and message")
+    if payload[1:2] != _PREFIX[1:]:
+        raise DecodeError(f"version {payload[1:2].hex() or 'missing'}; this program speaks {VERSION}")
+    try:
+        message: Message = _decoders[kind].decode(memoryview(payload)[2:])
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise DecodeError(f"not a {kind.name} message: {error}") from None
+    return check(message) if isinstance(message, Telemetry) else message
+
+
+def encode_contribution(contribution: Contribution) -> bytes:
+    """A contribution's body, before it is cut into parts."""
+    return _PREFIX + _encoder.encode(contribution)
+
+
+def decode_contribution(body: bytes) -> Contribution:
+    """The contribution that a joined body holds, or DecodeError."""
+    if body[:2] != _PREFIX:
+        raise DecodeError(f"not a contribution of version {VERSION}")
+    try:
+        return _contributions.decode(memoryview(body)[2:])
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise DecodeError(f"not a contribution: {error}") from None

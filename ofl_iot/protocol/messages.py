@@ -1,0 +1,238 @@
+"""What is said on each topic: frozen msgspec Structs, msgpack arrays on the wire.
+
+Fields may be appended with a default; old readers ignore what they do not know. Anything else needs a new
+`codec.VERSION`. Numbers are finite and ids well formed, or the message does not decode.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Union
+
+import msgspec
+
+from ofl_iot.ids import MAX_ID_LENGTH
+from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.protocol.seqset import Seq, SeqSet
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.protocol.topics import Kind
+
+Id = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=MAX_ID_LENGTH)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+ModelDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+"""First 8 bytes of a hash over the model's name and shapes: two models of equal size are still told apart."""
+BodyDigest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Text = Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
+    """A device announces itself; the broker publishes the offline form as its last will."""
+
+    online: bool
+    term: Count
+    """The term of the assignment it holds; 0 asks for one."""
+    sample_count: Count
+    model: ModelDigest
+    size: Count
+    """Parameters of its model."""
+    device_type: Annotated[str, msgspec.Meta(max_length=24)] = ""
+    released: Count = 0
+    """Highest sequence number it ever released: what the coordinator's books must be able to account for."""
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A device of the cluster and which of its chunks the global model already holds."""
+
+    device: Id
+    settled: SeqSet
+    sample_count: Count
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True, tag="assignment"):
+    """Where a device belongs in this term. Re-clustering is the publication of a new one."""
+
+    term: Count
+    revision: Count
+    """Grows within a term when members join; (term, revision) orders a device's assignments."""
+    leader: Id
+    settled: SeqSet
+    """Which of this device's chunks the global model holds: a device that lost its store numbers on from there."""
+    deputies: tuple[Id, ...] = ()
+    members: tuple[Member, ...] = ()
+    """Filled for the leader alone."""
+
+
+class Receipt(msgspec.Struct, frozen=True, array_like=True, tag="receipt"):
+    """A leader tells what it holds of a device's chunks.
+
+    A *stored* chunk is merged durably at the leader and need not be sent again. A *settled* one is part of a global
+    model: it is safe even if the leader never comes back, and the device forgets it.
+    """
+
+    term: Count
+    stored: tuple[Seq, ...]
+    settled: SeqSet
+    credits: Count
+    """How many chunks the device may have under way."""
+
+
+class PartReceipt(msgspec.Struct, frozen=True, array_like=True, tag="partreceipt"):
+    """The coordinator tells which parts of a leader's contribution or share it holds."""
+
+    term: Count
+    round_no: Count
+    stage: Text
+    parts: tuple[Count, ...]
+
+
+class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
+    """A device asks for the blocks that changed most since it saw them."""
+
+    term: Count
+    seen: bytes
+    """float32 per block: the mileage at which the device last got it; negative = never."""
+    max_blocks: Count
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """One block of the leader's model."""
+
+    index: Count
+    mileage: Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+    values: bytes
+    """little-endian float16 or float32, as the enclosing message says"""
+
+
+class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="blocks"):
+    """The answer to a pull, in one or more messages; `last` marks the final one."""
+
+    term: Count
+    round_no: Count
+    """The global model these blocks stand on."""
+    dtype: Annotated[str, msgspec.Meta(pattern="^(e|f)$")]
+    blocks: tuple[Block, ...]
+    last: bool
+
+
+class Seat(msgspec.Struct, frozen=True, array_like=True):
+    """A leader and the term in which it leads."""
+
+    leader: Id
+    term: Count
+
+
+class RoundOpen(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """The coordinator asks the leaders for their cluster models."""
+
+    round_no: Count
+    attempt: Count
+    """Grows when the coordinator lost what it had collected: leaders send their parts again."""
+    seats: tuple[Seat, ...]
+    base_round: Count
+    """The global model that contributions stand on."""
+    deadline_s: Seconds
+    """How long the round stays open, counted from its opening."""
+
+
+class Settlement(msgspec.Struct, frozen=True, array_like=True):
+    """Chunks of one device, by sequence number."""
+
+    device: Id
+    seqs: tuple[Seq, ...]
+
+
+class Contribution(msgspec.Struct, frozen=True, array_like=True, tag="contribution"):
+    """The body of a leader's contribution: its protected update and what was merged into it."""
+
+    payload: bytes
+    merged: tuple[Settlement, ...]
+    sample_count: Count
+    updates: Count
+    """Number of chunks merged."""
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
+    """A slice of a large body: a contribution, a decryption request or share, the global model."""
+
+    term: Count
+    round_no: Count
+    stage: Text
+    part: Count
+    parts: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    digest: BodyDigest
+    """Of the whole body, so that parts of different bodies never mix."""
+    body: bytes
+
+    def __post_init__(self) -> None:
+        if self.part >= self.parts:
+            raise ValueError(f"part {self.part} of {self.parts}")
+
+
+class Inclusion(msgspec.Struct, frozen=True, array_like=True):
+    """A leader whose contribution, known by its digest, is part of a global model."""
+
+    leader: Id
+    digest: BodyDigest
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True, tag="manifest"):
+    """A new global model is complete."""
+
+    round_no: Count
+    model: ModelDigest
+    size: Count
+    digest: BodyDigest
+    included: tuple[Inclusion, ...]
+    """What these contributions to `round_no` held is settled."""
+    final: bool = False
+
+
+class KeyMessage(msgspec.Struct, frozen=True, array_like=True, tag="keys"):
+    """One step of key generation; the body is sealed to its receiver where it is secret."""
+
+    term: Count
+    attempt: Count
+    step: Text
+    body: bytes
+
+
+class Echo(msgspec.Struct, frozen=True, array_like=True, tag="echo"):
+    """A link's ping to itself."""
+
+    nonce: Count
+
+
+Message = Union[
+    Status,
+    Telemetry,
+    Echo,
+    Assignment,
+    Receipt,
+    PartReceipt,
+    Pull,
+    Blocks,
+    Chunk,
+    RoundOpen,
+    Part,
+    Manifest,
+    KeyMessage,
+]
+
+MESSAGES_ON: dict[Kind, type[Message]] = {
+    Kind.STATUS: Status,
+    Kind.TELEMETRY: Telemetry,
+    Kind.ECHO: Echo,
+    Kind.ASSIGNMENT: Assignment,
+    Kind.RECEIPT: Receipt | PartReceipt,  # type: ignore[dict-item]  # a union of structs is what msgspec decodes
+    Kind.BLOCKS: Blocks,
+    Kind.UPDATE: Chunk,
+    Kind.PULL: Pull,
+    Kind.ROUND_OPEN: RoundOpen,
+    Kind.CONTRIBUTION: Part,
+    Kind.DECRYPT: Part,
+    Kind.SHARE: Part,
+    Kind.KEYS: KeyMessage,
+    Kind.MANIFEST: Manifest,
+    Kind.GLOBAL_PART: Part,
+}

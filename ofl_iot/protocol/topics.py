@@ -1,0 +1,130 @@
+"""The topic tree of a federation: every topic is built and parsed here and nowhere else.
+
+Topics stand under `ofl/v1/{federation}/`. The sender's id is in every topic a device publishes to, and a cluster's
+topics carry its leader's id, so an access rule is one comparison whoever leads.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ofl_iot.errors import TopicError
+from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, is_id
+
+ROOT = "ofl/v1"
+MAX_INDEX = 10**6
+_SENDER, _RECEIVER, _INDEX = "{sender}", "{receiver}", "{index}"
+
+
+class Kind(enum.Enum):
+    """What travels on a topic; the value is its path below the federation."""
+
+    STATUS = "device/{sender}/status"
+    """device → coordinator, retained, also the last will"""
+    TELEMETRY = "device/{sender}/telemetry"
+    """device → coordinator"""
+    ECHO = "device/{sender}/echo"
+    """device → itself: tells a deaf session from a quiet one"""
+    ASSIGNMENT = "device/{receiver}/assignment"
+    """coordinator → device, retained"""
+    RECEIPT = "device/{receiver}/receipt/{sender}"
+    """leader or coordinator → device: what arrived durably"""
+    BLOCKS = "device/{receiver}/blocks/{sender}"
+    """leader → device: the answer to a pull"""
+    UPDATE = "cluster/{receiver}/update/{sender}"
+    """device → leader: a chunk"""
+    PULL = "cluster/{receiver}/pull/{sender}"
+    """device → leader: asks for the stalest blocks"""
+    ROUND_OPEN = "round/open"
+    """coordinator → leaders, retained"""
+    CONTRIBUTION = "round/cipher/{sender}"
+    """leader → coordinator: its protected cluster model, in parts"""
+    DECRYPT = "round/decrypt/{receiver}"
+    """coordinator → leader: what to decrypt together, in parts"""
+    SHARE = "round/share/{sender}"
+    """leader → coordinator: its decryption share, in parts"""
+    KEYS = "keys/{sender}/{receiver}"
+    """leader → leader, leader ↔ coordinator: key generation, sealed"""
+    MANIFEST = "global/manifest"
+    """coordinator → leaders, retained, published after the model's parts"""
+    GLOBAL_PART = "global/chunk/{index}"
+    """coordinator → leaders, retained"""
+
+
+_FROM_COORDINATOR = {Kind.ASSIGNMENT, Kind.ROUND_OPEN, Kind.DECRYPT, Kind.MANIFEST, Kind.GLOBAL_PART}
+_PATHS = {kind: tuple(kind.value.split("/")) for kind in Kind}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A parsed topic: who sent it to whom. `receiver` is None where it is for the coordinator or for all."""
+
+    kind: Kind
+    sender: DeviceId
+    receiver: DeviceId | None = None
+    index: int = 0
+
+
+class Topics:
+    """Builds and parses the topics of one federation."""
+
+    def __init__(self, federation: FederationId) -> None:
+        self.federation = federation
+        self._prefix = f"{ROOT}/{federation}/"
+
+    def build(self, topic: Topic) -> str:
+        """The topic's text."""
+        return self._fill(topic.kind, topic.sender, topic.receiver, topic.index)
+
+    def pattern(self, kind: Kind, sender: str = "+", receiver: str = "+") -> str:
+        """A subscription pattern; `+` stands for anyone."""
+        return self._fill(kind, sender, receiver, "+")
+
+    def parse(self, text: str) -> Topic:
+        """The parsed topic, or TopicError."""
+        if not text.startswith(self._prefix):
+            raise TopicError(f"topic {text[:120]!r} is not below {self._prefix!r}")
+        words = text[len(self._prefix) :].split("/")
+        kind = _kind_of(words)
+        if kind is None:
+            raise TopicError(f"topic {text[:120]!r} is none of this protocol's")
+        sender, receiver, index = COORDINATOR, None, 0
+        for slot, word in zip(_PATHS[kind], words, strict=True):
+            if slot == _INDEX:
+                index = _parse_index(word)
+            elif slot in (_SENDER, _RECEIVER):
+                if not is_id(word):
+                    raise TopicError(f"topic {text[:120]!r} names no valid device")
+                if slot == _SENDER:
+                    sender = DeviceId(word)
+                else:
+                    receiver = DeviceId(word)
+        return Topic(kind, sender, receiver, index)
+
+    def _fill(self, kind: Kind, sender: str, receiver: str | None, index: int | str) -> str:
+        words = {_SENDER: sender, _RECEIVER: receiver, _INDEX: str(index)}
+        filled = [words.get(slot, slot) for slot in _PATHS[kind]]
+        if None in filled:
+            raise ValueError(f"a {kind.name} topic needs a receiver")
+        return self._prefix + "/".join(str(word) for word in filled)
+
+
+def sent_by_coordinator(kind: Kind) -> bool:
+    """Whether only the coordinator publishes there."""
+    return kind in _FROM_COORDINATOR
+
+
+def _kind_of(words: list[str]) -> Kind | None:
+    for kind, path in _PATHS.items():
+        if len(path) == len(words) and all(
+            slot.startswith("{") or slot == word for slot, word in zip(path, words, strict=True)
+        ):
+            return kind
+    return None
+
+
+def _parse_index(word: str) -> int:
+    if not (word.isascii() and word.isdigit() and len(word) <= 7 and int(word) <= MAX_INDEX):
+        raise TopicError(f"{word[:20]!r} is not the number of a part")
+    return int(word)

@@ -1,0 +1,363 @@
+"""The device: trains on its own data, releases the most useful of its work, pulls the stalest blocks.
+
+    assigned ─▶ pull the whole model ─▶ train ─▶ prepare a release ─▶ release + pull ─▶ train …
+
+Without a link it goes on training for a while; its work waits in the local model. Algorithm 2, client side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from ofl_iot.errors import RefusedError
+from ofl_iot.ids import DeviceId
+from ofl_iot.protocol.chunks import ChunkHead
+from ofl_iot.protocol.messages import Assignment, Blocks, Pull, Receipt, Status
+from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.blocks import BlockLayout
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    Compute,
+    Measure,
+    Persist,
+    PrepareRelease,
+    Publish,
+    SetTimer,
+    Subscribe,
+    TrainLocally,
+    tell,
+)
+from ofl_iot.roles.events import (
+    Arrived,
+    Event,
+    JobFailed,
+    LinkDown,
+    LinkUp,
+    Measured,
+    ReleasePrepared,
+    Started,
+    TimerFired,
+    Trained,
+)
+from ofl_iot.roles.local_model import LocalModel
+from ofl_iot.roles.machine import collect
+from ofl_iot.roles.outbox import TABLE as OUTBOX
+from ofl_iot.roles.outbox import Outbox
+from ofl_iot.roles.rules import DownloadRules, TrainingRules, UploadRules
+from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
+
+STATE = "device.state"
+_HEARTBEAT, _RESEND, _PULL, _REST = "device.heartbeat", "device.resend", "device.pull", "device.rest"
+_RETRY_S = 5.0
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What a device is, whatever it learns."""
+
+    device: DeviceId
+    model: bytes
+    size: int
+    block_size: int
+    sample_count: int
+    device_type: str = ""
+    heartbeat_s: float = 60.0
+
+
+class DeviceMachine:
+    """One device's decisions."""
+
+    def __init__(
+        self, profile: DeviceProfile, training: TrainingRules, upload: UploadRules, download: DownloadRules
+    ) -> None:
+        self.profile = profile
+        self._training = training
+        self._upload = upload
+        self._download = download
+        self.model = LocalModel(BlockLayout(profile.size, profile.block_size))
+        self.outbox = Outbox(max_bytes=upload.max_outbox_bytes, window=upload.window, resend_s=upload.resend_s)
+        self.assignment: Assignment | None = None
+        self.acknowledged: set[int] = set()
+        """Sequence numbers a leader confirmed in this process's life: what a run's audit checks."""
+        self._linked = False
+        self._busy = False
+        self._pulling = False
+        self._resting = False
+        self._gate = ReportGate()
+        self._reported: SentReport | None = None
+        self._step_s: float | None = None
+        self._unoffered = 0
+        """Trainings since the last release was prepared."""
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event, decide, and say what to do."""
+        return collect(self._decide(event, now), event)
+
+    def _decide(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Started):
+            yield from self._start(event.stored, now)
+        elif isinstance(event, LinkUp):
+            self._linked = True
+            yield self._announce()
+            yield Measure()
+            yield from self._send_due(now)
+            yield from self._pull(now)
+            yield from self._offer()
+        elif isinstance(event, LinkDown):
+            self._linked = False
+            self.outbox.link_lost()
+            yield from self._stop_waiting()
+        elif isinstance(event, Arrived):
+            yield from self._receive(event, now)
+        elif isinstance(event, TimerFired):
+            yield from self._timer(event.name, now)
+        elif isinstance(event, Measured):
+            yield from self._measured(event.telemetry, now)
+        elif isinstance(event, Trained):
+            yield from self._trained(event, now)
+        elif isinstance(event, ReleasePrepared):
+            yield from self._prepared(event, now)
+        elif isinstance(event, JobFailed):
+            self._busy = False
+            yield tell("job failed", "error", job=event.job, reason=event.reason)
+            yield from self._rest(_RETRY_S, now)
+
+    # --- beginning and presence
+
+    def _start(self, stored: Stored, now: float) -> Iterator[Command]:
+        state = stored.get(STATE, {})
+        next_seq = 1
+        if "model" in state:
+            try:
+                next_seq = self.model.restore(state["model"])
+            except (RefusedError, msgspec.DecodeError) as error:
+                # Another model is learnt now: chunks of the old one fit nowhere any more.
+                yield tell("stored model dropped", "warning", reason=str(error))
+                yield Persist((DeleteTable(STATE), DeleteTable(OUTBOX)))
+                stored = {}
+        if "assignment" in stored.get(STATE, {}):
+            self.assignment = msgspec.msgpack.decode(state["assignment"], type=Assignment)
+        self.outbox.restore(stored.get(OUTBOX, {}), next_seq)
+        for chunk in self.outbox.chunks_from(next_seq):
+            self.model.released(chunk)
+        me = self.profile.device
+        yield Subscribe(Kind.ASSIGNMENT, receiver=me)
+        yield Subscribe(Kind.RECEIPT, receiver=me)
+        yield Subscribe(Kind.BLOCKS, receiver=me)
+        yield SetTimer(_HEARTBEAT, now + self.profile.heartbeat_s)
+        yield from self._train()
+
+    def _announce(self) -> Publish:
+        return Publish(Topic(Kind.STATUS, self.profile.device), self.status(online=True), retain=True)
+
+    def status(self, *, online: bool) -> Status:
+        """The device's announcement; the offline form is its last will."""
+        return Status(
+            online=online,
+            term=self.assignment.term if self.assignment else 0,
+            sample_count=self.profile.sample_count,
+            model=self.profile.model,
+            size=self.profile.size,
+            device_type=self.profile.device_type,
+            released=self.outbox.next_seq - 1,
+        )
+
+    def _timer(self, name: str, now: float) -> Iterator[Command]:
+        if name == _HEARTBEAT:
+            yield SetTimer(_HEARTBEAT, now + self.profile.heartbeat_s)
+            yield Measure()
+            if self._linked:
+                yield self._announce()
+                yield from self._pull(now)
+        elif name == _RESEND:
+            yield from self._send_due(now)
+        elif name == _PULL:
+            self._pulling = False
+            yield tell("pull unanswered", "debug", leader=self.assignment.leader if self.assignment else "")
+            yield from self._train()
+            if not self.model.complete:
+                yield from self._pull(now)
+        elif name == _REST:
+            self._resting = False
+            yield from self._train()
+
+    def _measured(self, telemetry: Telemetry, now: float) -> Iterator[Command]:
+        """Report resources when they changed enough to be worth the bytes."""
+        report = msgspec.structs.replace(
+            telemetry,
+            samples=self.profile.sample_count,
+            device_type=telemetry.device_type or self.profile.device_type,
+            step_s=telemetry.step_s or self._step_s,
+            model_distance=self.model.distance(),
+        )
+        if self._linked and self._gate.is_due(self._reported, report, now):
+            self._reported = SentReport(report, now)
+            yield Publish(Topic(Kind.TELEMETRY, self.profile.device), report, qos=0)
+
+    # --- messages
+
+    def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
+        message, sender = event.message, event.topic.sender
+        if isinstance(message, Assignment):
+            yield from self._assigned(message, now)
+        elif self.assignment is None or sender != self.assignment.leader:
+            raise RefusedError(f"{sender} is not this device's leader")
+        elif isinstance(message, Receipt):
+            yield from self._receipt(message, now)
+        elif isinstance(message, Blocks):
+            yield from self._blocks(message)
+        else:
+            raise RefusedError(f"a {event.topic.kind.name} message is not for a device")
+
+    def _assigned(self, assignment: Assignment, now: float) -> Iterator[Command]:
+        held = self.assignment
+        if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
+            return
+        if assignment.settled.upto >= self.outbox.next_seq:
+            self.outbox.next_seq = max([assignment.settled.upto, *assignment.settled.beyond]) + 1
+        self.assignment = msgspec.structs.replace(assignment, members=())
+        ops: list[StoreOp] = [Put(STATE, "assignment", msgspec.msgpack.encode(self.assignment))]
+        ops += self._forget(self.outbox.confirm((), assignment.settled, self._upload.window))
+        yield Persist(tuple(ops))
+        yield tell("assigned", term=assignment.term, leader=assignment.leader)
+        if held is None or held.term != assignment.term:
+            self.model.new_leader()
+            self.outbox.readdress()
+            yield from self._stop_waiting()
+            yield from self._send_due(now)
+            yield from self._pull(now)
+
+    def _receipt(self, receipt: Receipt, now: float) -> Iterator[Command]:
+        assert self.assignment is not None  # noqa: S101  # checked by _receive
+        if receipt.term != self.assignment.term:
+            raise RefusedError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
+        self.acknowledged.update(receipt.stored)
+        ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
+        if ops:
+            yield Persist(tuple(ops))
+        yield from self._release(now)
+        yield from self._send_due(now)
+        yield from self._offer()
+
+    def _forget(self, deletions: list[StoreOp]) -> list[StoreOp]:
+        """Chunks may be deleted only when the stored base holds what they released."""
+        return [self._snapshot(), *deletions] if deletions else []
+
+    def _blocks(self, message: Blocks) -> Iterator[Command]:
+        assert self.assignment is not None  # noqa: S101  # checked by _receive
+        if message.term != self.assignment.term:
+            raise RefusedError(f"blocks of term {message.term}, this device is in {self.assignment.term}")
+        for block in message.blocks:
+            self.model.downloaded(block, message.dtype, message.round_no)
+        if message.last and self._pulling:
+            yield from self._stop_waiting()
+
+    # --- upload
+
+    def _trained(self, event: Trained, now: float) -> Iterator[Command]:
+        self.model.trained(event.start, event.params)
+        self._busy = False
+        self._unoffered += 1
+        self._step_s = max(1e-9, event.seconds / max(1, event.steps))
+        yield Persist((self._snapshot(),))
+        yield tell("trained", "debug", loss=event.loss, steps=event.steps, seconds=event.seconds)
+        if self._training.pause_s:
+            yield from self._rest(self._training.pause_s, now)
+        if self.outbox.full:
+            yield tell("outbox full", "warning", max_bytes=self._upload.max_outbox_bytes)
+        yield from self._offer()
+        yield from self._train()
+
+    def _offer(self) -> Iterator[Command]:
+        """Prepare a release of all unreleased work, if there is any and it may leave."""
+        allowed = self._linked and self.assignment is not None and not self.outbox.full and self._upload.gamma > 0
+        if self._busy or not self._unoffered or not allowed:
+            return
+        assert self.assignment is not None  # noqa: S101  # part of `allowed`
+        self._busy = True
+        head = ChunkHead(
+            term=self.assignment.term,
+            model=self.profile.model,
+            size=self.profile.size,
+            base_round=self.model.round_no,
+            weight=float(max(1, self.profile.sample_count)),
+        )
+        model = self.model
+        yield Compute(
+            PrepareRelease(head, model.unreleased, model.synced.copy(), model.synced_before.copy(), self._upload.gamma)
+        )
+
+    def _prepared(self, event: ReleasePrepared, now: float) -> Iterator[Command]:
+        self._busy = False
+        self._unoffered = 0
+        self.outbox.queue(event.pieces)
+        yield from self._release(now)
+        yield from self._pull(now)
+        yield from self._train()
+
+    def _release(self, now: float) -> Iterator[Command]:
+        """Let queued chunks go while the window has room: first durable, then sent."""
+        if not self._linked or self.assignment is None:
+            return
+        while self.outbox.may_release():
+            chunk, payload, op = self.outbox.release(now)
+            self.model.released(chunk)
+            yield Persist((op,))
+            yield self._to_leader(Kind.UPDATE, payload)
+        yield from self._schedule_resend(now)
+
+    def _send_due(self, now: float) -> Iterator[Command]:
+        if self._linked and self.assignment is not None:
+            for payload in self.outbox.due(now):
+                yield self._to_leader(Kind.UPDATE, payload)
+            yield from self._schedule_resend(now)
+
+    def _schedule_resend(self, now: float) -> Iterator[Command]:
+        due = self.outbox.next_due()
+        if due is None:
+            yield CancelTimer(_RESEND)
+        else:
+            yield SetTimer(_RESEND, max(due, now + 0.1))
+
+    def _to_leader(self, kind: Kind, message: Pull | bytes) -> Publish:
+        assert self.assignment is not None  # noqa: S101  # callers have one
+        return Publish(Topic(kind, self.profile.device, DeviceId(self.assignment.leader)), message)
+
+    # --- download and training
+
+    def _pull(self, now: float) -> Iterator[Command]:
+        if not self._linked or self.assignment is None or self._pulling:
+            return
+        blocks = self.model.layout.count
+        most = blocks if not self.model.complete else int(np.ceil(self._download.gamma * blocks))
+        if most:
+            self._pulling = True
+            yield self._to_leader(Kind.PULL, Pull(self.assignment.term, self.model.seen.tobytes(), most))
+            yield SetTimer(_PULL, now + self._download.timeout_s)
+
+    def _stop_waiting(self) -> Iterator[Command]:
+        """The answer came, or will not come: go on."""
+        if self._pulling:
+            self._pulling = False
+            yield CancelTimer(_PULL)
+        yield from self._train()
+
+    def _rest(self, seconds: float, now: float) -> Iterator[Command]:
+        self._resting = True
+        yield SetTimer(_REST, now + seconds)
+
+    def _train(self) -> Iterator[Command]:
+        """Train again unless there is a reason to wait; whatever ends that reason calls here again."""
+        waiting = self._busy or self._pulling or self._resting or self._unoffered >= self._training.max_unreleased
+        if not waiting and self.assignment is not None and self.model.complete:
+            self._busy = True
+            yield Compute(TrainLocally(self.model.local.copy(), self._training.steps))
+
+    def _snapshot(self) -> Put:
+        return Put(STATE, "model", self.model.snapshot(self.outbox.next_seq))

@@ -1,0 +1,127 @@
+"""What can happen to a role machine. Every event is a frozen value; results of computing come back as events too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.protocol.chunks import Piece
+from ofl_iot.protocol.messages import Message
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.protocol.topics import Topic
+from ofl_iot.roles.storage import Stored
+
+Vector: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Started:
+    """The process began; `stored` is what an earlier one left, empty for a new party."""
+
+    stored: Stored = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LinkUp:
+    """The broker can be reached."""
+
+
+@dataclass(frozen=True)
+class LinkDown:
+    """The broker cannot be reached; what was handed over may or may not have arrived."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A valid message came."""
+
+    topic: Topic
+    message: Message
+
+
+@dataclass(frozen=True)
+class TimerFired:
+    """A timer that the machine had set ran out."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The device's resources as they are now."""
+
+    telemetry: Telemetry
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Local training ended. `start` is the very vector the job was given."""
+
+    start: Vector
+    params: Vector
+    loss: float
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ReleasePrepared:
+    """What to release from the update, cut into chunks, the most useful first; nothing has left the device yet."""
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class ContributionProtected:
+    """A leader's update in the form in which the coordinator may have it."""
+
+    round_no: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class RoundAggregated:
+    """The weighted sum of a round's contributions."""
+
+    round_no: int
+    update: Vector
+    weights: dict[str, float]
+    """Of the leaders whose contribution is in the sum, 0 for those found poisoned."""
+    refused: dict[str, str]
+    """Leaders whose contribution could not be used, and why."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """How good a global model is on held-out data."""
+
+    round_no: int
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    """A computation raised; `job` is the name of its class."""
+
+    job: str
+    reason: str
+
+
+Event: TypeAlias = (
+    Started
+    | LinkUp
+    | LinkDown
+    | Arrived
+    | TimerFired
+    | Measured
+    | Trained
+    | ReleasePrepared
+    | ContributionProtected
+    | RoundAggregated
+    | Evaluated
+    | JobFailed
+)

@@ -1,0 +1,441 @@
+"""The leader: merges each chunk exactly once, answers pulls, brings its cluster's update into the rounds.
+
+A chunk is journalled before it is confirmed, so a restart replays it; the whole model is stored when the journal has
+grown and at every contribution. What a contribution held is settled when a global model's manifest names it.
+Algorithm 2, leader side, and Algorithm 4, lines 3 to 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from ofl_iot.errors import DecodeError, RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.protocol.codec import decode, encode, encode_contribution
+from ofl_iot.protocol.messages import (
+    Assignment,
+    Block,
+    Blocks,
+    Contribution,
+    Manifest,
+    Part,
+    PartReceipt,
+    Pull,
+    Receipt,
+    RoundOpen,
+)
+from ofl_iot.protocol.parts import BodyJoiner, split_body
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.blocks import BlockLayout
+from ofl_iot.roles.cluster_model import ClusterModel
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    Compute,
+    Persist,
+    ProtectContribution,
+    Publish,
+    SetTimer,
+    Subscribe,
+    Unsubscribe,
+    tell,
+)
+from ofl_iot.roles.events import (
+    Arrived,
+    ContributionProtected,
+    Event,
+    JobFailed,
+    LinkDown,
+    LinkUp,
+    Started,
+    TimerFired,
+)
+from ofl_iot.roles.machine import collect
+from ofl_iot.roles.part_sender import PartSender
+from ofl_iot.roles.rules import LeaderRules
+from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
+
+STATE, JOURNAL = "leader.state", "leader.journal"
+CONTRIBUTE = "contribute"
+_RESEND, _FETCH = "leader.resend", "leader.fetch"
+_FETCH_S = 5.0
+_MAX_JOINERS = 2
+
+
+class Merging(Protocol):
+    """How much an arriving chunk counts."""
+
+    def step(self, device: str, chunk: Chunk, now: float, members: dict[str, int]) -> float:
+        """The factor of the chunk's values; 0 keeps them out. `members` maps devices to their sample counts."""
+        ...
+
+
+class ShareOfSamples:
+    """step = samples of the device / samples of the cluster, as FedAvg weighs (Eq. 2)."""
+
+    def step(self, device: str, chunk: Chunk, now: float, members: dict[str, int]) -> float:  # noqa: ARG002
+        """The device's share of the cluster's data."""
+        return members[device] / max(1, sum(members.values()))
+
+
+class JournalRow(msgspec.Struct, frozen=True, array_like=True):
+    """A merged chunk and the step it was merged with, so that a replay gives the same model."""
+
+    device: str
+    step: float
+    chunk: bytes
+
+
+@dataclass(frozen=True)
+class LeaderProfile:
+    """Which device leads, which model."""
+
+    device: DeviceId
+    model: bytes
+    layout: BlockLayout
+
+
+class LeaderMachine:
+    """One leader's decisions; it is idle until an assignment names its device as the leader."""
+
+    def __init__(self, profile: LeaderProfile, rules: LeaderRules, merging: Merging) -> None:
+        self.profile = profile
+        self._rules = rules
+        self._merging = merging
+        self.cluster: ClusterModel | None = None
+        self._assignment: Assignment | None = None
+        self._members: dict[str, int] = {}
+        self._journal_rows = 0
+        self._next_row = 0
+        self._linked = False
+        self._round: RoundOpen | None = None
+        self._sender: PartSender | None = None
+        self._manifest: Manifest | None = None
+        self._joiners: dict[bytes, BodyJoiner] = {}
+        self._bodies: dict[bytes, bytes] = {}
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event, decide, and say what to do."""
+        return collect(self._decide(event, now), event)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this device leads a cluster."""
+        return self.cluster is not None
+
+    def _decide(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Started):
+            yield from self._start(event.stored)
+        elif isinstance(event, LinkUp):
+            self._linked = True
+            if self.leading:
+                yield from self._subscribe()
+                yield from self._send_parts(now)
+        elif isinstance(event, LinkDown):
+            self._linked = False
+            if self._sender:
+                self._sender.link_lost()
+        elif isinstance(event, Arrived):
+            yield from self._receive(event, now)
+        elif isinstance(event, ContributionProtected):
+            yield from self._protected(event, now)
+        elif isinstance(event, TimerFired) and event.name == _RESEND:
+            yield from self._send_parts(now)
+        elif isinstance(event, TimerFired) and event.name == _FETCH and self._manifest:
+            yield from self._fetch(now)
+        elif isinstance(event, JobFailed):
+            yield tell("contribution failed", "error", reason=event.reason)
+
+    # --- taking and leaving office
+
+    def _start(self, stored: Stored) -> Iterator[Command]:
+        state = stored.get(STATE, {})
+        if "assignment" not in state:
+            return
+        self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
+        cluster = ClusterModel.restored(self.profile.layout, state["cluster"])
+        for row_no, stored_row in stored.get(JOURNAL, {}).items():
+            row = msgspec.msgpack.decode(stored_row, type=JournalRow)
+            chunk = decode(Kind.UPDATE, row.chunk)
+            assert isinstance(chunk, Chunk)  # noqa: S101  # what the journal stored is a chunk
+            cluster.merge(row.device, chunk, row.step)
+            self._next_row = int(row_no) + 1
+        self._journal_rows = len(stored.get(JOURNAL, {}))
+        self.cluster = cluster
+        if cluster.frozen is not None:
+            if "body" in state:
+                self._sender = self._sender_of(state["body"], cluster.frozen_round)
+            else:
+                yield Compute(ProtectContribution(cluster.frozen_round, cluster.frozen))
+        yield from self._subscribe()
+
+    def _subscribe(self) -> Iterator[Command]:
+        """Retained messages come again with each subscription, so this also fetches what was missed."""
+        me = self.profile.device
+        yield Subscribe(Kind.UPDATE, receiver=me)
+        yield Subscribe(Kind.PULL, receiver=me)
+        yield Subscribe(Kind.GLOBAL_PART)
+        yield Subscribe(Kind.MANIFEST)
+        yield Subscribe(Kind.ROUND_OPEN)
+
+    def _assigned(self, assignment: Assignment) -> Iterator[Command]:
+        held = self._assignment
+        if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
+            return
+        if assignment.leader != self.profile.device:
+            if self.leading:
+                yield from self._resign(assignment)
+            return
+        if held and self.cluster and held.term == assignment.term:
+            self.cluster.admit(assignment.members)
+        else:
+            # A new term: what the old one left unsettled is sent again by the devices that hold it.
+            self.cluster = ClusterModel(self.profile.layout, assignment.term, assignment.members)
+            self._round = self._sender = self._manifest = None
+        self._take_members(assignment)
+        yield Persist(
+            (
+                Put(STATE, "assignment", msgspec.msgpack.encode(assignment)),
+                *self._snapshot(),
+            )
+        )
+        yield tell("leading", term=assignment.term, members=len(assignment.members))
+        yield from self._subscribe()
+
+    def _take_members(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._members = {member.device: member.sample_count for member in assignment.members}
+
+    def _resign(self, assignment: Assignment) -> Iterator[Command]:
+        self.cluster = self._assignment = self._round = self._sender = self._manifest = None
+        yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL)))
+        yield tell("no longer leading", term=assignment.term, leader=assignment.leader)
+        me = self.profile.device
+        yield Unsubscribe(Kind.UPDATE, receiver=me)
+        yield Unsubscribe(Kind.PULL, receiver=me)
+        for kind in (Kind.GLOBAL_PART, Kind.MANIFEST, Kind.ROUND_OPEN):
+            yield Unsubscribe(kind)
+        yield CancelTimer(_RESEND)
+        yield CancelTimer(_FETCH)
+
+    # --- messages
+
+    def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
+        message, sender = event.message, event.topic.sender
+        if isinstance(message, Assignment):
+            yield from self._assigned(message)
+        elif self.cluster is None:
+            raise RefusedError("this device leads no cluster")
+        elif isinstance(message, Chunk):
+            yield from self._chunk(sender, message, now)
+        elif isinstance(message, Pull):
+            yield from self._answer(sender, message)
+        elif isinstance(message, RoundOpen):
+            yield from self._opened(message, now)
+        elif isinstance(message, Part):
+            yield from self._global_part(message, now)
+        elif isinstance(message, Manifest):
+            yield from self._manifested(message, now)
+        elif isinstance(message, PartReceipt):
+            yield from self._part_receipt(sender, message, now)
+        else:
+            raise RefusedError(f"a {event.topic.kind.name} message is not for a leader")
+
+    # --- the cluster
+
+    def _chunk(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
+        assert self.cluster is not None  # noqa: S101  # checked by _receive
+        cluster = self.cluster
+        self._check_member(sender)
+        if chunk.model != self.profile.model or chunk.size != self.profile.layout.size:
+            raise RefusedError(f"a chunk of another model ({chunk.size} parameters)")
+        if chunk.term > cluster.term:
+            raise RefusedError(f"a chunk of term {chunk.term}, this cluster is in {cluster.term}")
+        if not cluster.ready:
+            return  # no receipt: the device sends it again when the global model is here
+        if not cluster.holds(sender, chunk.seq):
+            step = self._merging.step(sender, chunk, now, self._members)
+            row = JournalRow(sender, step, encode(chunk))
+            cluster.merge(sender, chunk, step)
+            yield Persist((Put(JOURNAL, self._next_row, msgspec.msgpack.encode(row)),))
+            self._next_row += 1
+            self._journal_rows += 1
+            if self._journal_rows >= self._rules.snapshot_chunks:
+                yield Persist(tuple(self._snapshot()))
+            yield tell("merged", "debug", device=sender, seq=chunk.seq, step=step)
+        yield self._receipt(sender, (chunk.seq,))
+
+    def _check_member(self, sender: DeviceId) -> None:
+        if sender not in self._members:
+            raise RefusedError(f"{sender} is not in this cluster")
+
+    def _receipt(self, device: DeviceId, stored: tuple[int, ...]) -> Publish:
+        assert self.cluster is not None  # noqa: S101  # only a leader writes receipts
+        return Publish(
+            Topic(Kind.RECEIPT, self.profile.device, device),
+            Receipt(self.cluster.term, stored, self.cluster.settled[device], self._rules.credits),
+        )
+
+    def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
+        assert self.cluster is not None  # noqa: S101  # checked by _receive
+        cluster, layout = self.cluster, self.profile.layout
+        self._check_member(sender)
+        if pull.term != cluster.term:
+            raise RefusedError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
+        if len(pull.seen) != 4 * layout.count:
+            raise RefusedError(f"a pull for {len(pull.seen) // 4} blocks, this model has {layout.count}")
+        if not cluster.ready:
+            return
+        chosen = layout.stalest(cluster.mileage, np.frombuffer(pull.seen, np.float32), pull.max_blocks)
+        yield self._receipt(sender, ())
+        half = self._rules.half_precision
+        batch = max(1, self._rules.blocks_bytes // (layout.block_size * (2 if half else 4)))
+        batches = [chosen[at : at + batch] for at in range(0, len(chosen), batch)] or [[]]
+        for number, blocks in enumerate(batches, 1):
+            yield Publish(
+                Topic(Kind.BLOCKS, self.profile.device, sender),
+                Blocks(
+                    term=cluster.term,
+                    round_no=cluster.round_no,
+                    dtype="e" if half else "f",
+                    blocks=tuple(self._block(block, half=half) for block in blocks),
+                    last=number == len(batches),
+                ),
+            )
+
+    def _block(self, index: int, *, half: bool) -> Block:
+        assert self.cluster is not None  # noqa: S101  # checked by _receive
+        values = self.cluster.model[self.profile.layout.bounds(index)]
+        coded = np.clip(values, -65504, 65504).astype("<f2") if half else values.astype("<f4")
+        return Block(index, float(self.cluster.mileage[index]), coded.tobytes())
+
+    def _snapshot(self) -> list[StoreOp]:
+        """The whole cluster model in place of the journal."""
+        assert self.cluster is not None  # noqa: S101  # only a leader has one
+        self._journal_rows = 0
+        return [Put(STATE, "cluster", self.cluster.snapshot()), DeleteTable(JOURNAL)]
+
+    # --- rounds
+
+    def _opened(self, opened: RoundOpen, now: float) -> Iterator[Command]:
+        assert self.cluster is not None  # noqa: S101  # checked by _receive
+        cluster = self.cluster
+        if not any(s.leader == self.profile.device and s.term == cluster.term for s in opened.seats):
+            return
+        again = self._round is not None and (opened.round_no, opened.attempt) > (
+            self._round.round_no,
+            self._round.attempt,
+        )
+        self._round = opened
+        if cluster.round_no != opened.base_round:
+            yield from self._fetch(now)  # the round stands on a global model that is not here yet
+        elif cluster.frozen_round == opened.round_no:
+            if again and self._sender:
+                self._sender.restart()
+            yield from self._send_parts(now)
+        elif opened.round_no > cluster.round_no:
+            update = cluster.freeze(opened.round_no)
+            self._sender = None
+            yield Persist((*self._snapshot(), Delete(STATE, "body")))
+            yield Compute(ProtectContribution(opened.round_no, update.copy()))
+
+    def _protected(self, event: ContributionProtected, now: float) -> Iterator[Command]:
+        if self.cluster is None or self.cluster.frozen_round != event.round_no:
+            return  # the round has passed
+        merged = self.cluster.frozen_settlements
+        contribution = Contribution(
+            payload=event.payload,
+            merged=merged,
+            sample_count=sum(self._members.values()),
+            updates=sum(len(settlement.seqs) for settlement in merged),
+        )
+        body = encode_contribution(contribution)
+        self._sender = self._sender_of(body, event.round_no)
+        yield Persist((Put(STATE, "body", body),))
+        yield from self._send_parts(now)
+
+    def _sender_of(self, body: bytes, round_no: int) -> PartSender:
+        assert self._assignment is not None  # noqa: S101  # only a leader contributes
+        parts = split_body(body, self._assignment.term, round_no, CONTRIBUTE)
+        return PartSender(parts, resend_s=self._rules.resend_s)
+
+    def _send_parts(self, now: float) -> Iterator[Command]:
+        if self._sender is None or self._sender.done or not self._linked:
+            return
+        for part in self._sender.due(now):
+            yield Publish(Topic(Kind.CONTRIBUTION, self.profile.device), part)
+        yield SetTimer(_RESEND, now + self._rules.resend_s)
+
+    def _part_receipt(self, sender: DeviceId, receipt: PartReceipt, now: float) -> Iterator[Command]:
+        if sender != COORDINATOR:
+            raise RefusedError(f"{sender} is not the coordinator")
+        if self._sender and self.cluster and receipt.round_no == self.cluster.frozen_round:
+            self._sender.confirm(receipt.parts)
+            yield from self._send_parts(now)
+
+    # --- the global model
+
+    def _global_part(self, part: Part, now: float) -> Iterator[Command]:
+        assert self.cluster is not None  # noqa: S101  # checked by _receive
+        if part.round_no <= self.cluster.round_no or part.digest in self._bodies:
+            return
+        joiner = self._joiners.setdefault(part.digest, BodyJoiner.expecting(part, 4 * self.profile.layout.size))
+        while len(self._joiners) > _MAX_JOINERS:
+            del self._joiners[next(iter(self._joiners))]
+        body = joiner.add(part)
+        if body is not None:
+            self._joiners.pop(part.digest, None)
+            self._bodies = {part.digest: body}
+            yield from self._adopt(now)
+
+    def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
+        assert self.cluster is not None  # noqa: S101  # checked by _receive
+        if manifest.model != self.profile.model or manifest.size != self.profile.layout.size:
+            raise RefusedError(f"a global model of another shape ({manifest.size} parameters)")
+        if manifest.round_no > self.cluster.round_no:
+            self._manifest = manifest
+            if manifest.digest in self._bodies:
+                yield from self._adopt(now)
+            else:
+                yield SetTimer(_FETCH, now + _FETCH_S)
+
+    def _fetch(self, now: float) -> Iterator[Command]:
+        """Ask the broker for the retained global model again."""
+        yield Subscribe(Kind.GLOBAL_PART)
+        yield Subscribe(Kind.MANIFEST)
+        yield SetTimer(_FETCH, now + _FETCH_S)
+
+    def _adopt(self, now: float) -> Iterator[Command]:
+        assert self.cluster is not None  # noqa: S101  # checked by _receive
+        manifest, cluster = self._manifest, self.cluster
+        if manifest is None or manifest.digest not in self._bodies:
+            return
+        body = self._bodies.pop(manifest.digest)
+        if len(body) != 4 * self.profile.layout.size:
+            raise DecodeError(f"a global model of {len(body)} bytes, expected {4 * self.profile.layout.size}")
+        model = np.frombuffer(body, "<f4").astype(np.float32)
+        if not np.isfinite(model).all():
+            raise DecodeError("the global model holds a value that is not finite")
+        mine = {(i.leader, i.digest) for i in manifest.included}
+        included = (
+            self._sender is not None
+            and cluster.frozen_round == manifest.round_no
+            and (self.profile.device, self._sender.digest) in mine
+        )
+        served = cluster.adopt(model, manifest.round_no, included=included)
+        self._sender = self._manifest = None
+        yield Persist((*self._snapshot(), Delete(STATE, "body")))
+        yield CancelTimer(_FETCH)
+        yield CancelTimer(_RESEND)
+        yield tell("global model adopted", "debug", round_no=manifest.round_no, included=included)
+        for device in served:
+            if device in self._members:
+                yield self._receipt(DeviceId(device), ())
+        if self._round and self._round.round_no > cluster.round_no:
+            yield from self._opened(self._round, now)

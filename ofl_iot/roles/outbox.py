@@ -1,0 +1,147 @@
+"""The device's outbox: what left the device stays here until the global model holds it.
+
+A chunk's life:  queued ──release──▶ under way ──stored receipt──▶ stored ──settled receipt──▶ gone
+
+- *queued* chunks have no sequence number and are not yet subtracted from the device's unreleased work; a newer
+  selection replaces them, so nothing is sent twice and nothing is lost.
+- *under way*: durable, the budget spent; sent again, the same bytes, until a leader confirms.
+- *stored*: a leader holds it. If that leader is replaced, the chunk goes to the next one.
+- *settled*: part of a global model. Only now is it deleted.
+
+The outbox is bounded in bytes; when it is full nothing more is released and the work waits in the local model.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ofl_iot.protocol.chunks import Chunk, Piece
+from ofl_iot.protocol.codec import decode, encode
+from ofl_iot.protocol.seqset import SeqSet
+from ofl_iot.protocol.topics import Kind
+from ofl_iot.roles.storage import Delete, Key, Put, StoreOp
+
+TABLE = "device.outbox"
+
+
+@dataclass
+class Parcel:
+    """A released chunk that is not settled."""
+
+    payload: bytes
+    sent_at: float | None = None
+    """None: must be sent (again)."""
+    stored: bool = False
+
+
+class Outbox:
+    """Released chunks by sequence number, and the queue of those to come."""
+
+    def __init__(self, *, max_bytes: int, window: int, resend_s: float) -> None:
+        self._parcels: dict[int, Parcel] = {}
+        self._queue: deque[Piece] = deque()
+        self._max_bytes = max_bytes
+        self._window = window
+        self._credits = window
+        self._resend_s = resend_s
+        self._bytes = 0
+        self.next_seq = 1
+
+    def restore(self, rows: Mapping[Key, bytes], next_seq: int) -> None:
+        """Take up what an earlier process left; everything is sent again."""
+        self._parcels = {int(seq): Parcel(payload) for seq, payload in rows.items()}
+        self._bytes = sum(len(payload) for payload in rows.values())
+        self.next_seq = max([next_seq, *(seq + 1 for seq in self._parcels)])
+
+    def chunks_from(self, seq: int) -> Iterable[Chunk]:
+        """The stored chunks numbered `seq` or higher, in order of release."""
+        for number in sorted(self._parcels):
+            if number >= seq:
+                chunk = decode(Kind.UPDATE, self._parcels[number].payload)
+                assert isinstance(chunk, Chunk)  # noqa: S101  # what the outbox stored is a chunk
+                yield chunk
+
+    def queue(self, pieces: Iterable[Piece]) -> None:
+        """Replace what was queued: the new selection was made from the same unreleased work and more."""
+        self._queue = deque(pieces)
+
+    @property
+    def queued(self) -> int:
+        """Chunks that wait for their release."""
+        return len(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """Whether the bound on unsettled bytes stops releases."""
+        return self._bytes >= self._max_bytes
+
+    @property
+    def unsettled(self) -> Mapping[int, Parcel]:
+        """Released chunks that no global model holds yet."""
+        return self._parcels
+
+    def may_release(self) -> bool:
+        """Whether a queued chunk may leave now."""
+        return bool(self._queue) and not self.full and self._under_way() < min(self._window, self._credits)
+
+    def release(self, now: float) -> tuple[Chunk, bytes, StoreOp]:
+        """Number the next queued chunk and keep it; the store operation must be durable before it is sent."""
+        chunk = msgspec.structs.replace(self._queue.popleft().chunk, seq=self.next_seq)
+        payload = encode(chunk)
+        self._parcels[chunk.seq] = Parcel(payload, sent_at=now)
+        self._bytes += len(payload)
+        self.next_seq += 1
+        return chunk, payload, Put(TABLE, chunk.seq, payload)
+
+    def due(self, now: float) -> list[bytes]:
+        """Chunks to send again, oldest first, at most a window of them; they count as sent now."""
+        waiting = [
+            parcel
+            for _, parcel in sorted(self._parcels.items())
+            if not parcel.stored and (parcel.sent_at is None or parcel.sent_at + self._resend_s <= now)
+        ]
+        room = max(0, self._window - sum(1 for parcel in self._parcels.values() if self._is_fresh(parcel, now)))
+        for parcel in waiting[:room]:
+            parcel.sent_at = now
+        return [parcel.payload for parcel in waiting[:room]]
+
+    def next_due(self) -> float | None:
+        """When the next resend may be needed; None when a leader has confirmed everything."""
+        times = [
+            0.0 if parcel.sent_at is None else parcel.sent_at + self._resend_s
+            for parcel in self._parcels.values()
+            if not parcel.stored
+        ]
+        return min(times, default=None)
+
+    def readdress(self) -> None:
+        """The leader changed: whatever is not settled goes to the new one, as the same bytes."""
+        for parcel in self._parcels.values():
+            parcel.sent_at = None
+            parcel.stored = False
+
+    def link_lost(self) -> None:
+        """What was under way may be lost: send it again when the link is back."""
+        for parcel in self._parcels.values():
+            parcel.sent_at = None
+
+    def confirm(self, stored: Iterable[int], settled: SeqSet, credit: int) -> list[StoreOp]:
+        """Take a receipt; the operations delete what is settled."""
+        self._credits = credit
+        for seq in stored:
+            if seq in self._parcels:
+                self._parcels[seq].stored = True
+        gone = [seq for seq in self._parcels if seq in settled]
+        for seq in gone:
+            self._bytes -= len(self._parcels.pop(seq).payload)
+        return [Delete(TABLE, seq) for seq in gone]
+
+    def _under_way(self) -> int:
+        return sum(1 for parcel in self._parcels.values() if not parcel.stored)
+
+    def _is_fresh(self, parcel: Parcel, now: float) -> bool:
+        return not parcel.stored and parcel.sent_at is not None and parcel.sent_at + self._resend_s > now

@@ -1,0 +1,98 @@
+"""One open round at the coordinator: who was asked, what has arrived, whether it may close.
+
+collecting ──all came, or the deadline with a quorum──▶ aggregating ──▶ closed
+     └──────the deadline without a quorum──▶ abandoned
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ofl_iot.errors import RefusedError
+from ofl_iot.protocol.codec import decode_contribution
+from ofl_iot.protocol.messages import Contribution, Inclusion, Part, PartReceipt, RoundOpen
+from ofl_iot.protocol.parts import BodyJoiner
+from ofl_iot.roles.commands import AggregateRound, Contributed
+
+
+@dataclass
+class OpenRound:
+    """The state of a round between its opening and its end."""
+
+    opened: RoundOpen
+    deadline: float
+    aggregating: bool = False
+    _seats: dict[str, int] = field(default_factory=dict)
+    _joiners: dict[str, BodyJoiner] = field(default_factory=dict)
+    _contributions: dict[str, Contribution] = field(default_factory=dict)
+    _digests: dict[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._seats = {seat.leader: seat.term for seat in self.opened.seats}
+
+    @property
+    def missing(self) -> set[str]:
+        """Leaders whose contribution is not complete."""
+        return self._seats.keys() - self._contributions.keys()
+
+    @property
+    def contributions(self) -> dict[str, Contribution]:
+        """Complete contributions by leader."""
+        return self._contributions
+
+    def take(self, leader: str, part: Part, members: frozenset[str], max_bytes: int) -> PartReceipt:
+        """Add a part; the receipt names the parts held of this body."""
+        if part.round_no != self.opened.round_no or part.term != self._seats.get(leader):
+            raise RefusedError(f"a part for round {part.round_no}, term {part.term} that {leader} has no seat in")
+        if leader in self._contributions:
+            held = range(part.parts) if part.digest == self._digests[leader] else ()
+            return self._receipt(part, tuple(held))
+        joiner = self._joiners.get(leader)
+        if joiner is None or joiner.digest != part.digest:
+            joiner = self._joiners[leader] = BodyJoiner.expecting(part, max_bytes)
+        body = joiner.add(part)
+        if body is not None:
+            contribution = decode_contribution(body)
+            strangers = {settlement.device for settlement in contribution.merged} - members
+            if strangers:
+                raise RefusedError(f"{leader} merged chunks of devices outside its cluster: {sorted(strangers)[:3]}")
+            self._contributions[leader] = contribution
+            self._digests[leader] = part.digest
+            del self._joiners[leader]
+        return self._receipt(part, (part.part,))
+
+    def drop(self, leader: str) -> None:
+        """The leader lost its seat; what it sent does not count."""
+        for held in (self._seats, self._joiners, self._contributions, self._digests):
+            held.pop(leader, None)
+
+    def complete(self) -> bool:
+        """Whether every leader that still has a seat has contributed."""
+        return bool(self._seats) and not self.missing
+
+    def has_quorum(self, quorum: float) -> bool:
+        """Whether enough leaders have contributed to close without the others."""
+        return len(self._contributions) >= max(1, math.ceil(quorum * len(self.opened.seats)))
+
+    def has_news(self) -> bool:
+        """Whether any contribution holds a merged chunk."""
+        return any(contribution.updates for contribution in self._contributions.values())
+
+    def job(self) -> AggregateRound:
+        """The aggregation of all that came; from here on the round takes nothing more."""
+        self.aggregating = True
+        return AggregateRound(
+            self.opened.round_no,
+            tuple(
+                Contributed(leader, each.payload, each.sample_count, each.updates)
+                for leader, each in sorted(self._contributions.items())
+            ),
+        )
+
+    def inclusions(self, leaders: set[str]) -> tuple[Inclusion, ...]:
+        """The manifest's record of whose contribution the model holds."""
+        return tuple(Inclusion(leader, self._digests[leader]) for leader in sorted(leaders))
+
+    def _receipt(self, part: Part, held: tuple[int, ...]) -> PartReceipt:
+        return PartReceipt(part.term, part.round_no, part.stage, held)

@@ -1,0 +1,90 @@
+"""The numbers that steer the role machines; each struct is a section of the settings file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+
+
+class TrainingRules(msgspec.Struct, frozen=True):
+    """Local training: the paper's T_lt steps between releases."""
+
+    steps: AtLeastOne = 10
+    batch_size: AtLeastOne = 32
+    learning_rate: Positive = 0.1
+    momentum: Fraction = 0.0
+    pause_s: NotNegative = 0.0
+    """Rest between two trainings."""
+    max_unreleased: AtLeastOne = 20
+    """Trainings without a release (no link, no room, no budget) after which the device waits instead of drifting."""
+
+
+class UploadRules(msgspec.Struct, frozen=True):
+    """What leaves the device, and how it is kept until it is safe."""
+
+    gamma: Fraction = 0.1
+    """Largest share of the parameters that one release may hold."""
+    half_precision: bool = True
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=1024, le=128 * 1024)] = 32 * 1024
+    window: AtLeastOne = 8
+    """Chunks under way without a receipt."""
+    resend_s: Positive = 6.0
+    max_outbox_bytes: AtLeastOne = 64 * 1024 * 1024
+    """Unsettled chunks beyond this stop releases; training goes on and its work waits in the local model."""
+
+
+class DownloadRules(msgspec.Struct, frozen=True):
+    """What the device asks of its leader."""
+
+    gamma: Fraction = 0.5
+    """Largest share of the blocks that one pull asks for."""
+    timeout_s: Positive = 4.0
+    """How long training waits for an answer."""
+
+
+class LeaderRules(msgspec.Struct, frozen=True):
+    """Merging within a cluster."""
+
+    block_size: AtLeastOne = 256
+    """Parameters in a block, the unit of download; the same in the whole federation."""
+    snapshot_chunks: AtLeastOne = 64
+    """Chunks in the journal after which the cluster model is stored whole."""
+    credits: AtLeastOne = 8
+    resend_s: Positive = 6.0
+    half_precision: bool = True
+    blocks_bytes: Annotated[int, msgspec.Meta(ge=1024, le=512 * 1024)] = 64 * 1024
+
+
+class RoundRules(msgspec.Struct, frozen=True):
+    """Inter-cluster rounds."""
+
+    count: Number = 0
+    """Rounds to complete; 0 goes on for ever."""
+    interval_s: Positive = 30.0
+    """From the end of a round to the opening of the next."""
+    deadline_s: Positive = 60.0
+    quorum: Fraction = 0.5
+    """Share of the leaders that must have contributed at the deadline."""
+    recluster_every: Number = 10
+    """Rounds between two re-clusterings (the paper's T_rc); 0 = never."""
+
+
+class FleetRules(msgspec.Struct, frozen=True):
+    """Who takes part."""
+
+    min_devices: AtLeastOne = 2
+    """The federation begins when so many are online,"""
+    gather_s: NotNegative = 10.0
+    """and this time has passed since the first one came."""
+    clusters: Number = 0
+    """0 = round(log2 N)."""
+    heartbeat_s: Positive = 60.0
+    leader_grace_s: Positive = 30.0
+    """How long a leader may be offline before a deputy takes its place."""

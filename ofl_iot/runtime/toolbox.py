@@ -1,0 +1,132 @@
+"""Runs the jobs that machines ask for: a job in, the event with its result out. Called from an executor.
+
+Here is where randomness enters: a device's generator is seeded from the operating system unless a simulation gives
+it a seed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import numpy as np
+
+from ofl_iot.errors import RoundError
+from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
+from ofl_iot.protocol.chunks import split_update
+from ofl_iot.roles.commands import (
+    AggregateRound,
+    EvaluateModel,
+    Job,
+    PrepareRelease,
+    ProtectContribution,
+    TrainLocally,
+)
+from ofl_iot.roles.events import (
+    ContributionProtected,
+    Evaluated,
+    Event,
+    JobFailed,
+    ReleasePrepared,
+    RoundAggregated,
+    Trained,
+)
+from ofl_iot.roles.rules import TrainingRules, UploadRules
+from ofl_iot.runtime.protection import Protection
+from ofl_iot.workloads.base import TrainJob, Workload
+
+
+class Toolbox(Protocol):
+    """Whatever can run a party's jobs."""
+
+    def run(self, job: Job) -> Event:
+        """The job's result, JobFailed included; never raises for what a job may meet."""
+        ...
+
+
+class DeviceToolbox:
+    """Training, preparing releases, protecting contributions."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        training: TrainingRules,
+        upload: UploadRules,
+        release: ReleaseSettings,
+        protection: Protection,
+        rng: np.random.Generator,
+    ) -> None:
+        self._workload = workload
+        self._training = training
+        self._upload = upload
+        self._release = release
+        self._protection = protection
+        self._rng = rng
+
+    def run(self, job: Job) -> Event:
+        """Run one job; an arithmetic failure becomes JobFailed."""
+        try:
+            if isinstance(job, TrainLocally):
+                return self._train(job)
+            if isinstance(job, PrepareRelease):
+                return self._prepare(job)
+            if isinstance(job, ProtectContribution):
+                return ContributionProtected(job.round_no, self._protection.protect(job.update))
+        except Exception as error:  # noqa: BLE001  # a job's failure is an event, whatever a workload raises
+            return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
+        raise TypeError(f"a device does not run {type(job).__name__}")
+
+    def _train(self, job: TrainLocally) -> Trained:
+        began = time.perf_counter()
+        rules = self._training
+        result = self._workload.train(
+            job.params,
+            TrainJob(
+                steps=job.steps,
+                batch_size=rules.batch_size,
+                learning_rate=rules.learning_rate,
+                momentum=rules.momentum,
+            ),
+            self._rng,
+        )
+        return Trained(job.params, result.params, result.loss, result.steps, time.perf_counter() - began)
+
+    def _prepare(self, job: PrepareRelease) -> ReleasePrepared:
+        chosen = prepare_release(job.update, job.synced, job.synced_before, job.gamma, self._release, self._rng)
+        pieces = split_update(
+            job.head,
+            chosen.indices,
+            chosen.values,
+            chosen.utility,
+            half_precision=self._upload.half_precision,
+            target_bytes=self._upload.chunk_bytes,
+        )
+        return ReleasePrepared(tuple(pieces))
+
+
+class CoordinatorToolbox:
+    """Aggregating contributions, evaluating global models."""
+
+    def __init__(self, judge: Workload | None, protection: Protection) -> None:
+        self._judge = judge
+        self._protection = protection
+
+    def run(self, job: Job) -> Event:
+        """Run one job; a round that cannot be aggregated becomes JobFailed."""
+        try:
+            if isinstance(job, AggregateRound):
+                return self._aggregate(job)
+            if isinstance(job, EvaluateModel):
+                return self._evaluate(job)
+        except Exception as error:  # noqa: BLE001  # a job's failure is an event
+            return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
+        raise TypeError(f"a coordinator does not run {type(job).__name__}")
+
+    def _aggregate(self, job: AggregateRound) -> RoundAggregated:
+        return self._protection.aggregate(job)
+
+    def _evaluate(self, job: EvaluateModel) -> Evaluated:
+        if self._judge is None:
+            raise RoundError("no held-out data at the coordinator")
+        result = self._judge.evaluate(job.params)
+        return Evaluated(job.round_no, result.accuracy, result.loss)

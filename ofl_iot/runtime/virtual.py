@@ -1,0 +1,246 @@
+"""The virtual runtime: the very machines of production under a virtual clock, with seeded faults.
+
+Nothing here waits: time jumps to the next thing that happens. The same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ofl_iot.ids import FederationId
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    Compute,
+    Job,
+    Measure,
+    Persist,
+    Publish,
+    SetTimer,
+    Subscribe,
+    Tell,
+    Unsubscribe,
+)
+from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired
+from ofl_iot.roles.machine import Machine
+from ofl_iot.runtime.store import MemoryStore
+from ofl_iot.runtime.toolbox import Toolbox
+from ofl_iot.runtime.virtual_broker import Faults, Session, VirtualBroker
+from ofl_iot.runtime.wire import Wire
+
+Listener = Callable[[str, Tell, float], None]
+"""Is told what a party tells: its name, what, when."""
+
+
+class Pace(Protocol):
+    """How long a party takes for a job."""
+
+    def seconds(self, job: Job) -> float:
+        """Virtual seconds."""
+        ...
+
+
+class Meter(Protocol):
+    """A party's resources."""
+
+    def read(self) -> Telemetry:
+        """As they are now."""
+        ...
+
+
+@dataclass
+class Party:
+    """A machine with what carries out its commands. Its store survives crashes, the machine does not."""
+
+    name: str
+    make_machine: Callable[[], Machine]
+    toolbox: Toolbox
+    pace: Pace
+    will: tuple[str, bytes] | None = None
+    meter: Meter | None = None
+    faults: Faults | None = None
+    """None: never crashes, never loses its link."""
+    store: MemoryStore = field(default_factory=MemoryStore)
+    machine: Machine | None = None
+    life: int = 0
+    """Counts the processes; what an earlier one had under way is void."""
+    linked: bool = False
+    timers: dict[str, int] = field(default_factory=dict)
+    crashes: int = 0
+
+
+class VirtualWorld:
+    """Clock, broker and parties."""
+
+    def __init__(self, federation: FederationId, faults: Faults, seed: int, listener: Listener | None = None) -> None:
+        self.now = 0.0
+        self._rng = random.Random(seed)  # noqa: S311  # a simulation repeats itself
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._federation = federation
+        self._faults = faults
+        self.broker = VirtualBroker(faults, self._rng, self._at)
+        self.parties: dict[str, Party] = {}
+        self._wires: dict[str, Wire] = {}
+        self._listener = listener
+        self.told: Counter[str] = Counter()
+        self._timer_ids = itertools.count(1)
+
+    def add(self, party: Party, *, at: float = 0.0) -> None:
+        """Let a party begin at a time."""
+        self.parties[party.name] = party
+        self._wires[party.name] = Wire(self._federation)
+        self.broker.register(
+            Session(party.name, lambda topic, payload: self._deliver(party, topic, payload), party.will)
+        )
+        self._at(at, lambda: self._boot(party))
+
+    def run(self, until: Callable[[], bool], *, limit_s: float) -> bool:
+        """Let things happen until a condition holds; False when the time limit came first."""
+        while self._heap and not until():
+            at, _, happen = heapq.heappop(self._heap)
+            if at > limit_s:
+                return False
+            self.now = at
+            happen()
+        return until()
+
+    def crash(self, party: Party, *, for_s: float) -> None:
+        """Kill a party's process; a new one starts from its store after a while."""
+        if party.machine is None:
+            return
+        party.crashes += 1
+        party.machine = None
+        party.life += 1
+        party.timers.clear()
+        self._unlink(party)
+        self._at(self.now + for_s, lambda: self._boot(party))
+
+    def cut(self, party: Party, *, for_s: float) -> None:
+        """Break a party's connection for a while."""
+        if not party.linked:
+            return
+        self._unlink(party)
+        life = party.life
+        self._give(party, LinkDown())
+        self._at(self.now + for_s, lambda: self._link(party, life))
+
+    # --- lives and links
+
+    def _boot(self, party: Party) -> None:
+        party.machine = party.make_machine()
+        life = party.life
+        self._give(party, Started(party.store.load()))
+        self._at(self.now + 0.01, lambda: self._link(party, life))
+        if party.faults and party.faults.mean_alive_s and party.life == life:
+            self._at(self.now + self._exponential(party.faults.mean_alive_s), lambda: self._fate(party, life))
+
+    def _fate(self, party: Party, life: int) -> None:
+        if party.life == life and party.faults:
+            self.crash(party, for_s=self._exponential(party.faults.mean_dead_s))
+
+    def _link(self, party: Party, life: int) -> None:
+        if party.life != life or party.linked:
+            return
+        party.linked = True
+        self.broker.connect(party.name, self.now)
+        if party.faults and party.faults.mean_connected_s:
+            connection = self.broker.session(party.name).connection
+            self._at(
+                self.now + self._exponential(party.faults.mean_connected_s), lambda: self._lose_link(party, connection)
+            )
+        self._give(party, LinkUp())
+
+    def _lose_link(self, party: Party, connection: int) -> None:
+        if party.faults and self.broker.session(party.name).connection == connection:
+            self.cut(party, for_s=self._exponential(party.faults.mean_away_s))
+
+    def _unlink(self, party: Party) -> None:
+        if party.linked:
+            party.linked = False
+            self.broker.disconnect(party.name, self.now)
+
+    # --- events and commands
+
+    def _deliver(self, party: Party, topic: str, payload: bytes) -> None:
+        arrived = self._wires[party.name].incoming(topic, payload)
+        if arrived:
+            self._give(party, arrived)
+
+    def _give(self, party: Party, event: Event) -> None:
+        if party.machine is None:
+            return
+        life = party.life
+        for command in party.machine.handle(event, self.now):
+            self._carry_out(party, command)
+            if party.life != life:
+                return
+            chance = party.faults.crash_between_commands if party.faults else 0.0
+            if chance and self._rng.random() < chance and party.faults:
+                self.crash(party, for_s=self._exponential(party.faults.mean_dead_s))
+                return
+
+    def _carry_out(self, party: Party, command: Command) -> None:
+        wire, name = self._wires[party.name], party.name
+        if isinstance(command, Publish):
+            topic, payload = wire.outgoing(command)
+            self.broker.publish(name, topic, payload, self.now, retain=command.retain)
+        elif isinstance(command, Persist):
+            party.store.apply(command.ops)
+        elif isinstance(command, SetTimer):
+            self._set_timer(party, command)
+        elif isinstance(command, CancelTimer):
+            party.timers.pop(command.name, None)
+        elif isinstance(command, Compute):
+            self._compute(party, command.job)
+        elif isinstance(command, Subscribe):
+            self.broker.subscribe(name, wire.pattern(command), self.now)
+        elif isinstance(command, Unsubscribe):
+            self.broker.unsubscribe(name, wire.pattern(command))
+        elif isinstance(command, Measure):
+            self._measure(party)
+        else:
+            self.told[command.what] += 1
+            if self._listener:
+                self._listener(name, command, self.now)
+
+    def _set_timer(self, party: Party, command: SetTimer) -> None:
+        number = party.timers[command.name] = next(self._timer_ids)
+
+        def fire() -> None:
+            if party.timers.get(command.name) == number:
+                del party.timers[command.name]
+                self._give(party, TimerFired(command.name))
+
+        self._at(max(command.at, self.now), fire)
+
+    def _compute(self, party: Party, job: Job) -> None:
+        life = party.life
+
+        def finish() -> None:
+            if party.life == life:
+                self._give(party, party.toolbox.run(job))
+
+        self._at(self.now + party.pace.seconds(job), finish)
+
+    def _measure(self, party: Party) -> None:
+        life = party.life
+
+        def finish() -> None:
+            if party.life == life and party.meter:
+                self._give(party, Measured(party.meter.read()))
+
+        self._at(self.now, finish)
+
+    def _at(self, at: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (at, next(self._order), happen))
+
+    def _exponential(self, mean: float) -> float:
+        return self._rng.expovariate(1.0 / mean)

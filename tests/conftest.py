@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import shutil
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -26,7 +28,7 @@ def _sibling(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -48,6 +50,24 @@ def eventually() -> Any:
             await asyncio.sleep(0.005)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def recorder() -> Any:
+    """The class `links.Recorder`, a link handler that keeps events and acknowledges deliveries."""
+    return _sibling("links").Recorder
+
+
+@pytest.fixture(scope="session")
+def impatient() -> Any:
+    """`impatient(port, **changes)`: link settings that wait milliseconds where production waits seconds."""
+    return _sibling("links").impatient
+
+
+@pytest.fixture(scope="session")
+def linked(eventually: Any) -> Any:
+    """`async with linked(port, client_id, *patterns, **changes) as (link, recorder)`: up and subscribed."""
+    return functools.partial(_sibling("links").linked, eventually=eventually)
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ofl_iot.errors import TransportError
 from ofl_iot.transport.backoff import Backoff, Outage
 from ofl_iot.transport.connection import Ack, Client, Connection, Message, nothing_to_acknowledge
 from ofl_iot.transport.echo import Echo
-from ofl_iot.transport.link import Delivery, LinkDown, LinkEvent, LinkHandler, LinkUp
+from ofl_iot.transport.link import Delivery, Link, LinkDown, LinkEvent, LinkHandler, LinkUp
 from ofl_iot.transport.pending import Outgoing, Pending
 from ofl_iot.transport.settings import Address, MqttSettings, TlsSettings, Will
-from ofl_iot.transport.sockets import open_socket
+from ofl_iot.transport.sockets import explain, open_socket
 from ofl_iot.transport.subscriptions import Subscriptions, checked_topic
 
 __all__ = ["MqttLink", "MqttSettings", "TlsSettings", "Will"]
@@ -186,7 +186,7 @@ class MqttLink:
         except asyncio.TimeoutError:
             return f"no connection within {timeout_s:g} s"
         except OSError as error:
-            return str(error)
+            return explain(error)
         if self._stopping:  # wait_for may finish although it was cancelled
             sock.close()
             return "stopped"
@@ -365,3 +365,7 @@ def _checked_qos(qos: int) -> int:
 async def _first_of(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
     """Wait for one of the futures or the deadline; cancels none."""
     await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+if TYPE_CHECKING:
+    _implements: type[Link] = MqttLink

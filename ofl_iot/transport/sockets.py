@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from typing import Any
@@ -51,7 +52,7 @@ class CountedSocket:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except OSError as error:
-            self.fault = str(error)
+            self.fault = explain(error)
             raise
         if not data:
             self.fault = "closed by the broker"
@@ -65,7 +66,7 @@ class CountedSocket:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except OSError as error:
-            self.fault = str(error)
+            self.fault = explain(error)
             raise
         self.bytes_sent += sent
         return sent
@@ -104,6 +105,13 @@ async def open_socket(address: Address, tls: ssl.SSLContext | None) -> CountedSo
         else:
             return CountedSocket(raw)
     raise problem
+
+
+def explain(error: OSError) -> str:
+    """What went wrong, in the system's words."""
+    if error.errno is None or isinstance(error, (ssl.SSLError, socket.gaierror)):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 async def _resolve(address: Address) -> list[Any]:

@@ -1,0 +1,131 @@
+"""Laws of the parts a link is made of: back-off, complaints, echoes, subscriptions, pending messages."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.client import topic_matches_sub
+
+from ofl_iot.errors import TopicError
+from ofl_iot.transport.backoff import Backoff, Outage
+from ofl_iot.transport.echo import Echo
+from ofl_iot.transport.pending import MAX_PENDING, Outgoing, Pending
+from ofl_iot.transport.subscriptions import Subscriptions, checked_pattern, checked_topic, matches
+
+seconds = st.floats(0.001, 1000.0)
+
+
+@given(seconds, st.floats(1.0, 1000.0), st.integers(1, 40), st.integers())
+def test_waits_double_up_to_the_bound_with_jitter(min_s: float, ratio: float, count: int, seed: int) -> None:
+    max_s = min_s * ratio
+    backoff = Backoff(min_s, max_s, random.Random(seed))
+    for n in range(count):
+        ceiling_s = min(max_s, min_s * 2**n)
+        assert ceiling_s / 2 * 0.999 <= backoff.next_s() <= ceiling_s * 1.001
+    backoff.reset()
+    assert backoff.next_s() <= min_s * 1.001
+
+
+@given(st.lists(st.floats(0.0, 300.0), min_size=1, max_size=50))
+def test_complaints_are_at_once_and_then_a_minute_apart(times: list[float]) -> None:
+    outage = Outage()
+    spoken = [now for now in sorted(times) if outage.should_complain(now)]
+    assert spoken[0] == min(times)
+    assert all(later - earlier >= 60.0 for earlier, later in itertools.pairwise(spoken))
+    assert max(times) - spoken[-1] < 60.0
+    outage.over()
+    assert outage.lasted_s(999.0) == 0.0
+    assert outage.should_complain(max(times))
+
+
+def test_an_echo_is_overdue_only_after_it_left() -> None:
+    echo = Echo(interval_s=10.0, timeout_s=3.0, now=0.0)
+    assert echo.due(0.0)
+    echo.handed_over()
+    assert not echo.due(100.0)
+    assert not echo.deaf(100.0)
+    echo.left(100.0)
+    assert not echo.deaf(102.9)
+    assert echo.deaf(103.0)
+    echo.heard(103.0)
+    assert not echo.deaf(200.0)
+    assert not echo.due(112.9)
+    assert echo.due(113.0)
+
+
+level = st.sampled_from(["a", "b", "", "$x"])
+topics = st.lists(level, min_size=1, max_size=4).map("/".join).filter(bool)
+patterns = (
+    st.tuples(st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), max_size=3), st.sampled_from([[], ["#"], ["a"]]))
+    .map(lambda parts: "/".join(parts[0] + parts[1]))
+    .filter(bool)
+)
+
+
+@given(patterns, topics)
+def test_matching_agrees_with_the_client_library(pattern: str, topic: str) -> None:
+    assert matches(checked_pattern(pattern), checked_topic(topic)) == topic_matches_sub(pattern, topic)
+
+
+@pytest.mark.parametrize("pattern", ["", "a/#/b", "a#", "a+/b", "a\0", "x" * 70_000])
+def test_a_pattern_that_means_nothing_is_refused(pattern: str) -> None:
+    with pytest.raises(TopicError, match="cannot subscribe"):
+        checked_pattern(pattern)
+
+
+@pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0", "x" * 70_000])
+def test_a_topic_that_cannot_be_published_to_is_refused(topic: str) -> None:
+    with pytest.raises(TopicError, match="cannot publish"):
+        checked_topic(topic)
+
+
+def test_only_what_the_session_lacks_is_requested() -> None:
+    subscriptions = Subscriptions()
+    subscriptions.want("a", 1)
+    subscriptions.want("b", 0)
+    subscriptions.answered("a", granted=True)
+    subscriptions.answered("b", granted=False)
+    assert subscriptions.to_request() == [("b", 0)]
+    subscriptions.cancel("a")
+    subscriptions.cancel("never-wanted")
+    assert subscriptions.to_cancel() == ["a"]
+    subscriptions.answered("a", granted=True)  # a late answer to a pattern no longer wanted
+    assert subscriptions.granted == frozenset()
+    subscriptions.session_lost()
+    assert subscriptions.to_cancel() == []
+    assert subscriptions.covers("b")
+    assert not subscriptions.covers("a")
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=50), st.booleans()), max_size=40))
+def test_pending_keeps_unacknowledged_messages_in_order(steps: list[tuple[int, bytes, bool]]) -> None:
+    pending = Pending(max_bytes=10**6)
+    kept = []
+    for packet, (qos, payload, settled) in enumerate(steps):
+        message = Outgoing("t", payload, qos, retain=False)
+        pending.add(packet, message)
+        if settled:
+            pending.settle(packet)
+            pending.settle(packet)
+        elif qos == 1:
+            kept.append(message)
+    assert pending.take_unacknowledged() == kept
+    assert len(pending) == 0
+    asyncio.run(asyncio.wait_for(pending.all_settled(), 1))
+
+
+def test_pending_is_bounded_in_bytes_and_number() -> None:
+    large = Outgoing("t", bytes(100), 1, retain=False)
+    pending = Pending(max_bytes=50)
+    assert pending.has_room(large)
+    pending.add(1, large)
+    assert not pending.has_room(Outgoing("t", b"", 1, retain=False))
+    many = Pending(max_bytes=10**9)
+    for packet in range(MAX_PENDING):
+        many.add(packet, Outgoing("t", b"", 1, retain=False))
+    assert not many.has_room(large)

@@ -1,0 +1,265 @@
+"""A link against networks and brokers that fail: it comes back, and says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from ofl_iot.transport.link import LinkUp
+from ofl_iot.transport.mqtt import MqttLink
+
+
+def test_a_link_survives_the_brokers_restart_and_subscribes_again(
+    open_broker: Any, linked: Any, eventually: Any, free_port: int
+) -> None:
+    async def story() -> None:
+        async with open_broker(free_port) as port:
+            opened = linked(port, "a", "t")
+            a, heard = await opened.__aenter__()
+        await eventually(lambda: heard.downs)
+        assert not a.connected
+        assert not a.publish("t", b"lost", qos=1)
+        a.subscribe("u", 1)
+        a.unsubscribe("t")
+        a.subscribe("t", 1)
+        async with open_broker(free_port):
+            await eventually(lambda: len(heard.ups) == 2 and a.granted >= {"t", "u"})
+            assert heard.ups[1] == LinkUp(session_present=False)
+            a.publish("t", b"1", qos=1)
+            a.publish("u", b"2", qos=1)
+            await eventually(lambda: sorted(heard.payloads) == [b"1", b"2"])
+            await opened.__aexit__(None, None, None)
+        assert a.connections == 2
+
+    asyncio.run(story())
+
+
+def test_a_link_recovers_from_a_reset(open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any) -> None:
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            tcp_proxy(port) as proxy,
+            linked(port, "b", "t") as (_, heard),
+            linked(proxy.port, "a", "t") as (a, _),
+        ):
+            for attempt in range(3):
+                proxy.reset()
+                await eventually(lambda n=attempt: a.connections == n + 2 and a.connected)
+                assert a.publish("t", b"%d" % attempt, qos=1)
+            await eventually(lambda: heard.payloads[-1:] == [b"2"])
+
+    asyncio.run(story())
+
+
+def test_what_was_in_flight_at_a_reset_is_sent_again_in_order(
+    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
+) -> None:
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            tcp_proxy(port) as proxy,
+            linked(port, "b", "t") as (_, heard),
+            linked(proxy.port, "a", max_inflight=3) as (a, _),
+        ):
+            proxy.stall()
+            sent = [b"%02d" % i for i in range(20)]
+            for payload in sent:
+                assert a.publish("t", payload, qos=1)
+            proxy.reset()
+            proxy.resume()
+            await eventually(lambda: len(heard.deliveries) >= 20)
+            assert heard.payloads == sent
+            await eventually(lambda: not a._pending)
+
+    asyncio.run(story())
+
+
+def test_a_half_open_connection_is_noticed_by_keep_alive(
+    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
+) -> None:
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            tcp_proxy(port) as proxy,
+            linked(proxy.port, "a", keepalive_s=1) as (a, heard),
+        ):
+            proxy.half_open("client")
+            await eventually(lambda: heard.downs and a.connected)
+            assert "Keep alive" in heard.downs[0].reason
+
+    asyncio.run(story())
+
+
+def test_a_stalled_connection_is_noticed_by_the_missing_echo(
+    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
+) -> None:
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            tcp_proxy(port) as proxy,
+            linked(
+                proxy.port,
+                "a",
+                "t",
+                echo_topic="echo/a",
+                echo_interval_s=0.02,
+                echo_timeout_s=0.2,
+                connect_timeout_s=0.3,
+            ) as (a, heard),
+        ):
+            proxy.stall()
+            await eventually(lambda: heard.downs)
+            assert heard.downs[0].reason == "deaf: no echo within 0.2 s"
+            proxy.resume()
+            await eventually(lambda: a.connected and a.granted >= {"t", "echo/a"})
+            a.publish("t", b"back", qos=1)
+            await eventually(lambda: heard.payloads == [b"back"])
+
+    asyncio.run(story())
+
+
+def test_echoes_stay_inside_the_link(open_broker: Any, linked: Any, eventually: Any) -> None:
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            linked(port, "a", "t", echo_topic="echo/a", echo_interval_s=0.01, echo_timeout_s=5.0) as (a, heard),
+            linked(port, "b", "echo/a") as (_, witness),
+        ):
+            await eventually(lambda: len(witness.deliveries) >= 3)
+            assert not heard.deliveries
+            assert len(heard.ups) == 1
+            assert a.publishes == 0
+
+    asyncio.run(story())
+
+
+def test_an_unreachable_broker_is_complained_about_once_a_minute(
+    impatient: Any, recorder: Any, eventually: Any, free_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        now = 0.0
+        link = MqttLink(
+            impatient(free_port, backoff_min_s=0.001, backoff_max_s=0.001), "a", clock=lambda: now, rng=random.Random(1)
+        )
+
+        def attempts(level: int) -> int:
+            return sum(record.levelno == level for record in caplog.records)
+
+        link.start(recorder())
+        await eventually(lambda: attempts(logging.DEBUG) >= 10)
+        assert attempts(logging.WARNING) == 1
+        now = 59.9
+        more = attempts(logging.DEBUG) + 10
+        await eventually(lambda: attempts(logging.DEBUG) >= more)
+        assert attempts(logging.WARNING) == 1
+        now = 60.1
+        await eventually(lambda: attempts(logging.WARNING) == 2)
+        complaint = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING][-1]
+        assert f"broker=127.0.0.1:{free_port}" in complaint
+        assert "refused" in complaint
+        assert "since_s=60" in complaint
+        await link.stop()
+
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        asyncio.run(story())
+
+
+def test_several_addresses_are_tried_in_turn(open_broker: Any, linked: Any, eventually: Any, free_port: int) -> None:
+    async def story() -> None:
+        async with open_broker() as port:
+            hosts = (f"127.0.0.1:{free_port}", f"localhost:{port}")
+            async with linked(free_port, "a", hosts=hosts, backoff_min_s=60.0, backoff_max_s=60.0) as (a, _):
+                assert a.connected
+
+    asyncio.run(story())
+
+
+def test_a_host_without_an_answer_does_not_stall_the_loop(
+    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A listener with a full backlog never answers SYN: connecting to it takes for ever."""
+
+    async def story() -> None:
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            deaf.listen(0)
+            fillers = []
+            for _ in range(4):
+                filler = socket.socket()
+                filler.setblocking(False)
+                filler.connect_ex(deaf.getsockname())
+                fillers.append(filler)
+            link = MqttLink(impatient(deaf.getsockname()[1], connect_timeout_s=0.3), "a")
+            link.start(recorder())
+            longest, last = 0.0, time.monotonic()
+            while not any("no connection within 0.3 s" in r.getMessage() for r in caplog.records):
+                await asyncio.sleep(0.001)
+                longest, last = max(longest, time.monotonic() - last), time.monotonic()
+            assert longest < 0.2
+            await link.stop()
+            for filler in fillers:
+                filler.close()
+
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_a_server_that_does_not_speak_mqtt_is_given_up(
+    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async def garble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await mute(reader, writer)
+
+        first = await asyncio.start_server(mute, "127.0.0.1", 0)
+        second = await asyncio.start_server(garble, "127.0.0.1", 0)
+        hosts = tuple(f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in (first, second))
+        link = MqttLink(impatient(1, hosts=hosts, connect_timeout_s=0.1), "a")
+        handler = recorder()
+        link.start(handler)
+        await eventually(lambda: "no answer to CONNECT within 0.1 s" in caplog.text)
+        await eventually(lambda: caplog.text.count("no link to the broker") >= 4)
+        assert handler.events == []
+        await link.stop()
+        for server in (first, second):
+            server.close()
+            await server.wait_closed()
+
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        asyncio.run(story())
+
+
+def test_two_hundred_links_share_one_loop(
+    open_broker: Any, linked: Any, impatient: Any, recorder: Any, eventually: Any
+) -> None:
+    """A ring: every link publishes to its neighbour."""
+    count = 200
+
+    async def story() -> None:
+        async with open_broker() as port:
+            links = [MqttLink(impatient(port), f"n-{i}", rng=random.Random(i)) for i in range(count)]
+            heard = [recorder() for _ in links]
+            for i, link in enumerate(links):
+                link.subscribe(f"n/{i}", 1)
+                link.start(heard[i])
+            await eventually(lambda: all(f"n/{i}" in link.granted for i, link in enumerate(links)))
+            for i, link in enumerate(links):
+                for _ in range(5):
+                    assert link.publish(f"n/{(i + 1) % count}", b"%d" % i, qos=1)
+            await eventually(lambda: all(len(h.deliveries) >= 5 for h in heard))
+            assert all(set(h.payloads) == {b"%d" % ((i - 1) % count)} for i, h in enumerate(heard))
+            await asyncio.gather(*(link.stop() for link in links))
+            assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("mqtt link")]
+
+    asyncio.run(story())

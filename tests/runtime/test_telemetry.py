@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -41,8 +41,8 @@ def core(*, online: bool, idle: float = 80.0) -> dict[str, Any]:
 
 # A Jetson Xavier NX in a mode with four of six cores, in the structure jetson-stats 4.2 documents.
 STATS: dict[str, Any] = {
-    "time": datetime.datetime(2024, 5, 3, 10, 28, 30, 3209, tzinfo=datetime.timezone.utc),
-    "uptime": datetime.timedelta(hours=22, minutes=47, seconds=52),
+    "time": dt.datetime(2024, 5, 3, 10, 28, 30, 3209, tzinfo=dt.timezone.utc),
+    "uptime": dt.timedelta(hours=22, minutes=47, seconds=52),
     "CPU1": 20,
     "CPU2": 30,
     "CPU3": 10,
@@ -212,5 +212,5 @@ def test_importing_the_sources_loads_nothing_heavy() -> None:
         "import sys, ofl_iot.runtime.telemetry, ofl_iot.fleet.assignment; "
         "print(sorted({'scipy', 'sklearn', 'numba', 'torch', 'jtop'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 our own code
     assert done.stdout.strip() == "[]"

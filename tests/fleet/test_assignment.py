@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.fleet.assignment import (
+    DeviceView,
+    FleetPlan,
+    FleetSettings,
+    assignments,
+    cluster_of,
+    leaders,
+    plan_assignments,
+    turnover,
+    with_departed,
+    with_joiner,
+    with_leader_lost,
+)
+from ofl_iot.fleet.clustering import ClusteringSettings
+from ofl_iot.fleet.trust import Evidence, Observed
+from ofl_iot.ids import DeviceId, Term
+from ofl_iot.protocol.telemetry import Telemetry
+
+SETTINGS = FleetSettings()
+FleetMaker = Callable[..., dict[DeviceId, DeviceView]]
+
+
+def plan_of(devices: dict[DeviceId, DeviceView], previous: FleetPlan | None = None, seed: int = 0) -> FleetPlan:
+    term = Term(previous.term + 1 if previous else 1)
+    return plan_assignments(devices, previous, term, SETTINGS, np.random.default_rng(seed))
+
+
+def assert_sound(plan: FleetPlan, live: set[DeviceId]) -> None:
+    """Every live device is in exactly one cluster; leaders and deputies belong to theirs, in order of succession."""
+    members = [device for cluster in plan.clusters for device in cluster.members]
+    assert len(members) == len(set(members))
+    assert set(members) == live
+    for cluster in plan.clusters:
+        assert cluster.leader == cluster.members[0]
+        assert cluster.deputies == cluster.members[1 : 1 + SETTINGS.election.deputies]
+
+
+@st.composite
+def views(draw: st.DrawFn) -> DeviceView:
+    total = draw(st.integers(1, 2**20))
+    share = st.floats(0, 1)
+    seen = st.builds(Observed, st.floats(0, 1e4), st.integers(0, 50))
+    telemetry = Telemetry(
+        cpu_count=draw(st.integers(1, 128)),
+        cpu_ghz=draw(st.floats(0.1, 6)),
+        cpu_load=draw(share),
+        memory_total_mib=total,
+        memory_free_mib=draw(st.integers(0, total)),
+        battery=draw(st.none() | share),
+        temperature_c=draw(st.none() | st.floats(-90, 200)),
+        network_mbps=draw(st.none() | st.floats(1e-6, 1e6)),
+        availability=draw(share),
+        samples=draw(st.integers(0, 10**9)),
+        staleness=draw(st.integers(0, 10**6)),
+        model_distance=draw(st.floats(0, 1e6)),
+        step_s=draw(st.none() | st.floats(1e-9, 1e6)),
+    )
+    return DeviceView(telemetry, Evidence(draw(seen), draw(seen), draw(seen)))
+
+
+@given(pool=st.lists(views(), min_size=1, max_size=24), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_every_live_device_is_in_exactly_one_cluster_every_term(pool: list[DeviceView], data: st.DataObject) -> None:
+    everyone = {DeviceId(f"device-{i}"): view for i, view in enumerate(pool)}
+    plan: FleetPlan | None = None
+    for _ in range(3):
+        live = data.draw(st.sets(st.sampled_from(sorted(everyone))))
+        plan = plan_of({device: everyone[device] for device in live}, plan)
+        assert_sound(plan, live)
+        assert all(len(c.members) >= min(2, len(live)) for c in plan.clusters) or plan.distrusted
+        assert 0 <= plan.churn <= 1
+
+
+@given(pool=st.lists(views(), min_size=1, max_size=16), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_joining_leaving_and_losing_leaders_keep_a_plan_sound(pool: list[DeviceView], data: st.DataObject) -> None:
+    everyone = {DeviceId(f"device-{i}"): view for i, view in enumerate(pool)}
+    live = set(data.draw(st.sets(st.sampled_from(sorted(everyone)))))
+    plan = plan_of({device: everyone[device] for device in live})
+    for _ in range(8):
+        device = data.draw(st.sampled_from(sorted(everyone)))
+        match data.draw(st.sampled_from(["join", "depart", "lose"])):
+            case "join":
+                plan = with_joiner(plan, device, everyone[device])
+                live.add(device)
+            case "depart":
+                plan = with_departed(plan, device)
+                live.discard(device)
+            case _:
+                alone = next((c.members == (device,) for c in plan.clusters if device in c.members), False)
+                plan = with_leader_lost(plan, device)
+                live -= {device} if alone else set()
+        assert_sound(plan, live)
+    assert_sound(plan_of({device: everyone[device] for device in live}, plan), live)
+
+
+@pytest.mark.parametrize(("size", "clusters"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (16, 4), (1000, 10)])
+def test_fleets_of_every_size_have_log2_clusters(fleet: FleetMaker, size: int, clusters: int) -> None:
+    devices = fleet(size)
+    plan = plan_of(devices)
+    assert len(plan.clusters) == clusters
+    assert_sound(plan, set(devices))
+
+
+def test_ten_thousand_devices_are_planned(fleet: FleetMaker) -> None:
+    devices = fleet(10_000)
+    plan = plan_of(devices)
+    assert_sound(plan, set(devices))
+    again = plan_of(devices, plan)
+    assert again.churn < 0.05
+
+
+def test_devices_of_like_pace_learn_together(fleet: FleetMaker) -> None:
+    devices = fleet(16)
+    plan = plan_of(devices)
+    for cluster in plan.clusters:
+        paces = [1 / (devices[device].report.step_s or 1) for device in cluster.members]
+        assert max(paces) < 1.3 * min(paces)
+
+
+def test_the_plan_does_not_depend_on_the_order_of_the_devices(fleet: FleetMaker) -> None:
+    devices = fleet(50)
+    assert plan_of(devices) == plan_of(dict(reversed(devices.items())))
+
+
+def test_leaders_take_turns_while_nobody_changes_cluster(fleet: FleetMaker) -> None:
+    devices, plan, led = fleet(16), None, []
+    for _ in range(20):
+        plan = plan_of(devices, plan)
+        assert plan.churn == 0
+        led.append(set(leaders(plan)))
+    assert len(set.union(*led)) >= 13
+    assert sum(record.terms for record in plan.service.values()) == 20 * len(plan.clusters)
+
+
+def test_a_leader_whose_battery_runs_low_hands_over(fleet: FleetMaker) -> None:
+    devices = fleet(16)
+    plan = plan_of(devices)
+    weary = plan.clusters[0].leader
+    view = devices[weary]
+    devices[weary] = DeviceView(msgspec.structs.replace(view.report, battery=0.1), view.evidence)
+    after = plan_of(devices, plan)
+    assert weary not in leaders(after)
+    assert weary in assignments(after)
+
+
+def test_a_lost_leaders_deputy_takes_over_once(fleet: FleetMaker) -> None:
+    plan = plan_of(fleet(16))
+    old = plan.clusters[1]
+    after = with_leader_lost(plan, old.leader)
+    found = cluster_of(after, old.leader)
+    assert found is not None
+    assert (found[0], found[1].leader) == (1, old.deputies[0])
+    assert found[1].members[-1] == old.leader
+    assert after.service[old.deputies[0]].terms == 1
+    assert with_leader_lost(after, old.leader) == after
+    assert [c for j, c in enumerate(after.clusters) if j != 1] == [c for j, c in enumerate(plan.clusters) if j != 1]
+
+
+def test_a_late_joiner_is_placed_with_its_like_and_only_once(
+    fleet: FleetMaker, report: Callable[..., Telemetry]
+) -> None:
+    devices = fleet(16)
+    plan = plan_of(devices)
+    joiner = DeviceId("newcomer")
+    joined = with_joiner(plan, joiner, DeviceView(report("D")))
+    found = cluster_of(joined, joiner)
+    assert found is not None
+    kinds = {devices[d].report.device_type for d in found[1].members if d != joiner}  # type: ignore[attr-defined]
+    assert "D" in kinds
+    assert not kinds & {"A", "B"}
+    assert found[1].leader == plan.clusters[found[0]].leader
+    assert with_joiner(joined, joiner, DeviceView(report("A"))) == joined
+    assert with_departed(joined, joiner) == plan
+    assert with_departed(plan, joiner) == plan
+
+
+def test_full_clusters_send_joiners_on(fleet: FleetMaker, report: Callable[..., Telemetry]) -> None:
+    tight = FleetSettings(clustering=ClusteringSettings(balance=1.0))
+    plan = plan_assignments(fleet(16), None, Term(1), tight, np.random.default_rng(0))
+    for i in range(8):
+        plan = with_joiner(plan, DeviceId(f"newcomer-{i}"), DeviceView(report("D")), tight)
+    assert [len(c.members) for c in plan.clusters] == [6, 6, 6, 6]
+
+
+def test_the_last_device_takes_its_cluster_with_it(fleet: FleetMaker, report: Callable[..., Telemetry]) -> None:
+    plan = plan_of(fleet(1))
+    only = plan.clusters[0].leader
+    assert with_departed(plan, only).clusters == ()
+    assert with_leader_lost(plan, only).clusters == ()
+    revived = with_joiner(with_departed(plan, only), only, DeviceView(report("C")))
+    assert leaders(revived) == (only,)
+
+
+def test_turnover_counts_who_came_and_went(fleet: FleetMaker) -> None:
+    devices = fleet(10)
+    plan = plan_of(devices)
+    assert turnover(plan, devices) == 0
+    live = {*list(devices)[2:], DeviceId("newcomer")}
+    assert turnover(plan, live) == pytest.approx(0.3)
+
+
+def test_a_plan_survives_the_journal(fleet: FleetMaker) -> None:
+    plan = plan_of(fleet(20))
+    stored = msgspec.msgpack.encode(plan)
+    assert msgspec.msgpack.decode(stored, type=FleetPlan) == plan
+
+
+def test_terms_only_grow(fleet: FleetMaker) -> None:
+    devices = fleet(4)
+    plan = plan_of(devices)
+    with pytest.raises(ConfigError, match="terms only grow"):
+        plan_assignments(devices, plan, plan.term, SETTINGS, np.random.default_rng(0))

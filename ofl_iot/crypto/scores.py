@@ -1,0 +1,268 @@
+"""Scores on ciphertext: distance, band energies, Gram matrix and a projection against wrap-around (for Eq. 6).
+
+With D_i = θ_i - θ_global, sums over rows of ciphertext products give, without rotation or rescaling,
+
+    <D_i, D_j>   = constant coefficient of Σ D_i·conj(D_j)           distance ||D_i||² for i = j
+    band energy  = constant coefficient of W·Σ D_i·conj(D_i)         W an integer filter
+    <D_i, r>     = constant coefficient of Σ D_i·conj(r)             r uniform ±1, drawn after the uploads
+
+A product a00 + a10·s + a11·s·conj(s) becomes b0 + b1·s by the relinearisation key; its constant coefficient alone is
+then decrypted by ServerDec, PartDec and FinDec as for models. Larger energies than the plan allows wrap around modulo
+Q; the projection shows it, because <D, r>² is then far above the reported energy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.crypto import noise
+from ofl_iot.crypto.context import KeyContext, Origin
+from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, Values, encode
+from ofl_iot.crypto.filters import HIGH_BAND, TAP_BITS, Filter
+from ofl_iot.crypto.params import ERROR_SIGMA, ParameterSet
+from ofl_iot.crypto.relinearisation import RelinKey, relinearise
+from ofl_iot.crypto.ring import Residues, Small, ring_of
+from ofl_iot.crypto.sampling import Entropy
+from ofl_iot.crypto.scalars import HeldScalars, Query, ScalarRequest, ScalarShare, final_scalars
+from ofl_iot.crypto.threshold import switch_to_decryption
+from ofl_iot.errors import ConfigError, CryptoError
+from ofl_iot.ids import COORDINATOR, DeviceId
+
+_WRAP_LIMIT = 40.0
+"""<D, r>²/||D||² is about χ² with one degree of freedom: honest leaders exceed 40 once in 4·10^9 rounds."""
+
+
+@dataclass(frozen=True)
+class ScorePlan:
+    """What the coordinator asks of a round's models."""
+
+    max_energy: float = 64.0
+    """Largest ||D||² for which band energies do not wrap; distances and inner products reach 2^TAP_BITS times further.
+    The error of a score shrinks with its square root: choose it near what honest updates have."""
+    filters: tuple[Filter, ...] = (HIGH_BAND,)
+    projections: int = 1
+    """A wrapped energy escapes each projection with odds of at most one half."""
+    gram: bool = True
+
+    def energy_gain(self, params: ParameterSet) -> int:
+        """Power of two that makes the largest filtered energy a quarter of Q."""
+        room = params.modulus / (4 * math.ldexp(self.max_energy, 2 * params.scale_bits + TAP_BITS))
+        if not (self.max_energy > 0 and room >= 1):
+            raise ConfigError(
+                f"max_energy {self.max_energy:g}: choose more than 0 and at most {self.max_energy * room:g} "
+                f"for parameter set {params.name!r}"
+            )
+        return 1 << math.floor(math.log2(room))
+
+    def projection_gain(self, params: ParameterSet) -> int:
+        """Power of two that leaves a projection 2^12 times the length of an honest update."""
+        reach = math.ldexp(math.sqrt(self.max_energy), params.scale_bits + 12)
+        return 1 << max(0, math.floor(math.log2(params.modulus / (4 * reach))))
+
+    def queries(self, leaders: int) -> int:
+        """How many numbers a round with that many leaders reveals."""
+        pairs = leaders * (leaders - 1) // 2 if self.gram else 0
+        return leaders * (1 + len(self.filters) + self.projections) + pairs
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the coordinator learns of a round's models: these numbers, and nothing else of a single model."""
+
+    distance: dict[DeviceId, float]
+    """||D||²."""
+    bands: dict[str, dict[DeviceId, float]]
+    """Energy of D in each filter's band."""
+    projections: dict[DeviceId, tuple[float, ...]]
+    """<D, r> for each random r."""
+    gram: npt.NDArray[np.float64] | None
+    """<D_i, D_j> in the order of `distance`."""
+    precision: float
+    """Deviation of the noise in distances and inner products."""
+
+    def wrapped(self) -> tuple[DeviceId, ...]:
+        """Leaders whose reported energy cannot be true: negative, or far below a projection's square."""
+        suspects = []
+        for leader, energy in self.distance.items():
+            credible = max(energy, 0.0) + 8 * self.precision
+            if energy < -8 * self.precision or any(y * y > _WRAP_LIMIT * credible for y in self.projections[leader]):
+                suspects.append(leader)
+        return tuple(suspects)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Score ciphertexts before ServerDec: one polynomial pair a row, with the noise each decryption must add."""
+
+    c0: list[Residues]
+    c1: list[Residues]
+    sigmas: list[float]
+
+    def append(self, c0: Residues, c1: Residues, sigma: float) -> int:
+        """Add a row; returns its number."""
+        self.c0.append(c0)
+        self.c1.append(c1)
+        self.sigmas.append(sigma)
+        return len(self.sigmas) - 1
+
+
+def energy_sigma(context: KeyContext, plan: ScorePlan) -> float:
+    """Smudging of an energy at q_dec: 2^smudging_bits times the noise of rounding, of D·e and of relinearisation."""
+    params, leaders = context.params, context.leaders
+    shrink = plan.energy_gain(params) * params.decryption_modulus / params.modulus
+    product = 2 * math.sqrt(plan.max_energy) * params.scale * noise.fresh_noise(params, leaders) * shrink
+    key_noise = ERROR_SIGMA * leaders * math.sqrt(2 * params.degree) + ERROR_SIGMA * math.sqrt(leaders)
+    digits = math.sqrt(sum(p * p for p in params.primes) / 12 * params.degree)
+    return math.ldexp(
+        math.hypot(noise.rounding_noise(params, leaders), product, digits * key_noise * shrink), params.smudging_bits
+    )
+
+
+def projection_sigma(context: KeyContext, plan: ScorePlan, n_params: int) -> float:
+    """Smudging of a projection at q_dec: 2^smudging_bits times the noise of rounding and of Σ e·r."""
+    params, leaders = context.params, context.leaders
+    shrink = plan.projection_gain(params) * params.decryption_modulus / params.modulus
+    total = noise.fresh_noise(params, leaders) * math.sqrt(params.rows(n_params) * params.degree) * shrink
+    return math.ldexp(math.hypot(noise.rounding_noise(params, leaders), total), params.smudging_bits)
+
+
+def inner_product(
+    key: RelinKey, x: tuple[Residues, Residues], y: tuple[Residues, Residues]
+) -> tuple[Residues, Residues]:
+    """(b0, b1) whose decryption has <x, y> as constant coefficient, for ciphertext stacks x and y.
+
+    conj(y1·s) counts like y1·s with everything else conjugated, because a constant coefficient is its own conjugate:
+    b1 = x1·conj(y0) + y1·conj(x0), and x1·conj(y1)·s·conj(s) is relinearised.
+    """
+    ring = ring_of(key.origin.context.params)
+    b0 = ring.correlate(x[0], y[0])
+    b1 = ring.correlate(x[1], y[0])
+    b1 = ring.add(b1, b1 if x is y else ring.correlate(y[1], x[0]))
+    extra0, extra1 = relinearise(key, ring.correlate(x[1], y[1]))
+    return ring.add(b0, extra0), ring.add(b1, extra1)
+
+
+def request_scores(
+    public: PublicKey,
+    relin: RelinKey,
+    models: Mapping[DeviceId, EncryptedModel],
+    reference: Values,
+    *,
+    plan: ScorePlan,
+    active: Sequence[DeviceId],
+    entropy: Entropy,
+) -> tuple[HeldScalars, ScalarRequest]:
+    """Compute all scores of a round on ciphertext and run ServerDec on them."""
+    context = public.context
+    params = context.params
+    first = _check_models(context, models, reference)
+    context.check_active(tuple(active))
+    ring = ring_of(params)
+    base = ring.from_integers(encode(params, reference, "the global model"), len(params.primes))
+    updates = {leader: (ring.subtract(model.c0, base), model.c1) for leader, model in models.items()}
+    rows = Rows([], [], [])
+    queries = [
+        *_energy_queries(relin, updates, plan, rows),
+        *_projection_queries(context, updates, plan, rows, entropy),
+    ]
+    c0, c1 = switch_to_decryption(
+        public, np.stack(rows.c0, axis=1), np.stack(rows.c1, axis=1), np.array(rows.sigmas), entropy
+    )
+    origin = Origin(context, first.origin.round_no, COORDINATOR)
+    request = ScalarRequest(origin, tuple(active), tuple(models), plan.filters, tuple(queries), tuple(rows.sigmas), c1)
+    return HeldScalars(origin, tuple(active), request.request_id, plan.filters, tuple(queries), c0), request
+
+
+def _check_models(context: KeyContext, models: Mapping[DeviceId, EncryptedModel], reference: Values) -> EncryptedModel:
+    if not models:
+        raise CryptoError("there is no model to score")
+    first = next(iter(models.values()))
+    for leader, model in models.items():
+        if model.context != context or model.origin.sender != leader:
+            raise CryptoError(f"model from {model.origin.sender}: not {leader}'s, or under another key")
+        if model.origin.round_no != first.origin.round_no or model.scale_bits != context.params.scale_bits:
+            raise CryptoError(f"model from {leader}: of another round, or not fresh")
+        if model.n_params != reference.size:
+            raise CryptoError(
+                f"model from {leader}: {model.n_params} parameters, the global model has {reference.size}"
+            )
+    return first
+
+
+def _energy_queries(
+    relin: RelinKey, updates: Mapping[DeviceId, tuple[Residues, Residues]], plan: ScorePlan, rows: Rows
+) -> list[Query]:
+    context = relin.origin.context
+    ring = ring_of(context.params)
+    gain = plan.energy_gain(context.params)
+    sigma = energy_sigma(context, plan)
+    pairs = [(leader, leader) for leader in updates]
+    if plan.gram:
+        pairs += list(itertools.combinations(updates, 2))
+    queries = []
+    for one, two in pairs:
+        b0, b1 = inner_product(relin, updates[one], updates[two])
+        row = rows.append(ring.scale(b0, gain), ring.scale(b1, gain), sigma)
+        queries.append(Query(row, -1, one, two))
+        if one == two:
+            queries += [Query(row, number, one, one) for number in range(len(plan.filters))]
+    return queries
+
+
+def _projection_queries(
+    context: KeyContext,
+    updates: Mapping[DeviceId, tuple[Residues, Residues]],
+    plan: ScorePlan,
+    rows: Rows,
+    entropy: Entropy,
+) -> list[Query]:
+    ring = ring_of(context.params)
+    gain = plan.projection_gain(context.params)
+    queries = []
+    for _ in range(plan.projections):
+        stack = next(iter(updates.values()))[0]
+        signs = ring.from_integers(_signs(stack.shape[1], ring.degree, entropy), len(stack))
+        sigma = projection_sigma(context, plan, stack.shape[1] * ring.degree)
+        for leader, (d0, d1) in updates.items():
+            row = rows.append(
+                ring.scale(ring.correlate(d0, signs), gain), ring.scale(ring.correlate(d1, signs), gain), sigma
+            )
+            queries.append(Query(row, -1, leader, ""))
+    return queries
+
+
+def _signs(rows: int, degree: int, entropy: Entropy) -> Small:
+    bits = np.unpackbits(np.frombuffer(entropy.random_bytes(rows * degree // 8), dtype=np.uint8))
+    return (2 * bits.astype(np.int8) - 1).reshape(rows, degree)
+
+
+def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: ScorePlan) -> Scores:
+    """The scores in the clear, once every member of the active set has answered."""
+    params = held.origin.context.params
+    values = final_scalars(held, shares)
+    shrink = params.decryption_modulus / params.modulus
+    energy_unit = math.ldexp(plan.energy_gain(params) * shrink, 2 * params.scale_bits)
+    projection_unit = math.ldexp(plan.projection_gain(params) * shrink, params.scale_bits)
+    leaders = list(dict.fromkeys(DeviceId(query.first) for query in held.queries))
+    place = {leader: number for number, leader in enumerate(leaders)}
+    bands: dict[str, dict[DeviceId, float]] = {chosen.name: {} for chosen in plan.filters}
+    projections: dict[DeviceId, tuple[float, ...]] = dict.fromkeys(leaders, ())
+    gram = np.zeros((len(leaders), len(leaders)))
+    for query, value in zip(held.queries, values, strict=True):
+        leader = DeviceId(query.first)
+        if not query.second:
+            projections[leader] = (*projections[leader], value / projection_unit)
+        elif query.filter_no >= 0:
+            bands[plan.filters[query.filter_no].name][leader] = value / math.ldexp(energy_unit, TAP_BITS)
+        else:
+            one, two = place[leader], place[DeviceId(query.second)]
+            gram[one, two] = gram[two, one] = value / energy_unit
+    distance = {leader: float(gram[number, number]) for leader, number in place.items()}
+    precision = energy_sigma(held.origin.context, plan) * math.sqrt(len(held.active) + 1) / energy_unit
+    return Scores(distance, bands, projections, gram if plan.gram else None, precision)

@@ -1,0 +1,182 @@
+"""The leader's side of Algorithm 2 (lines 15 to 19): merge what arrives, when it arrives.
+
+The paper adds raw parameters; this merges updates: theta[indices] += eta_i · delta. A device's weight is its share
+of the cluster's data, divided by how often it is heard,
+
+    eta_i = min(1, |D_i| / |D| · mean rate / rate_i),
+
+so that over time the model follows each device by its data, not by its speed: a slow device that alone knows a
+class is not drowned. Late updates count in full up to an optional bound.
+
+What a device fetches is ordered by *mileage*: each block of the model counts how far its parameters travelled, and
+the blocks that travelled farthest since the device saw them come first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.errors import ConfigError, RefusedError
+from ofl_iot.ids import DeviceId
+from ofl_iot.opportunity.blocks import Vector
+
+Mileage = npt.NDArray[np.float64]
+"""Per block of the model, the cumulated absolute change of its parameters."""
+
+BLOCK_SIZE = 4096
+"""Parameters in one block of a download."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What is remembered of one device: when it was last heard and how far apart its updates are."""
+
+    last_s: float
+    gap_s: float | None = None
+    """Smoothed seconds between updates; unknown after the first."""
+
+
+@dataclass(frozen=True)
+class ArrivalRates:
+    """How often each device's updates arrive; the same observations always give the same rates.
+
+    `observe` once an update, not once a chunk.
+    """
+
+    smoothing: float = 0.3
+    """Weight of the newest gap."""
+    devices: Mapping[DeviceId, Arrivals] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.smoothing <= 1:
+            raise ConfigError(f"the smoothing of arrival rates is {self.smoothing}: choose it in (0, 1]")
+
+    def observe(self, device: DeviceId, now: float) -> ArrivalRates:
+        """The rates after an update of `device` at `now` (seconds on a clock that does not run backwards)."""
+        known = self.devices.get(device)
+        if known is None:
+            heard = Arrivals(now)
+        else:
+            gap = max(0.0, now - known.last_s)
+            old = gap if known.gap_s is None else known.gap_s
+            heard = Arrivals(max(now, known.last_s), (1 - self.smoothing) * old + self.smoothing * gap)
+        return ArrivalRates(self.smoothing, {**self.devices, device: heard})
+
+    def forget(self, device: DeviceId) -> ArrivalRates:
+        """The rates without a device that left the cluster."""
+        return ArrivalRates(self.smoothing, {name: a for name, a in self.devices.items() if name != device})
+
+    def compensation(self, device: DeviceId) -> float:
+        """mean rate / rate of the device; 1 while too little is known to tell."""
+        gaps = {name: a.gap_s for name, a in self.devices.items() if a.gap_s}
+        if device not in gaps:
+            return 1.0
+        mean_rate = math.fsum(1 / gap for gap in gaps.values()) / len(gaps)
+        return mean_rate * gaps[device]
+
+    def to_plain(self) -> list[object]:
+        """Plain numbers and strings, to be stored."""
+        return [self.smoothing, [[name, a.last_s, a.gap_s] for name, a in sorted(self.devices.items())]]
+
+    @staticmethod
+    def from_plain(plain: list[object]) -> ArrivalRates:
+        """What `to_plain` gave."""
+        match plain:
+            case [float(smoothing), list(rows)]:
+                return ArrivalRates(smoothing, {name: Arrivals(last, gap) for name, last, gap in rows})
+        raise ConfigError("stored arrival rates cannot be read: start with empty ones")
+
+
+@dataclass(frozen=True)
+class MergeSettings:
+    """How a leader weighs what arrives."""
+
+    max_weight: float = 1.0
+    """Bound on eta_i: no update moves the model farther than to where its device stands."""
+    max_norm: float | None = None
+    """Bound on the Euclidean norm of one merged step; None: none."""
+    staleness_bound: float | None = None
+    """Rounds an update may lag behind before it is discounted; None: late updates count in full."""
+    staleness_exponent: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_weight <= 1:
+            raise ConfigError(f"max_weight is {self.max_weight}: choose it in (0, 1]")
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise ConfigError(f"max_norm is {self.max_norm}: choose a positive bound or leave it out")
+
+
+def merge_weight(
+    examples: float, cluster_examples: float, compensation: float, lag: float, settings: MergeSettings
+) -> float:
+    """eta_i = min(max_weight, |D_i| / |D| · compensation) · discount.
+
+    discount = (1 + lag - bound)^(-exponent) for a lag (in rounds) beyond the bound, else 1.
+    """
+    if not 0 < examples <= cluster_examples < math.inf:
+        raise RefusedError(f"an update claims {examples} of the cluster's {cluster_examples} examples")
+    weight = min(settings.max_weight, examples / cluster_examples * compensation)
+    if settings.staleness_bound is None or lag <= settings.staleness_bound:
+        return weight
+    return weight * float((1 + lag - settings.staleness_bound) ** -settings.staleness_exponent)
+
+
+def new_mileage(parameters: int, block_size: int = BLOCK_SIZE) -> Mileage:
+    """The mileage of a model that was not merged into yet."""
+    return np.zeros(-(-parameters // block_size))
+
+
+def merge_update(
+    model: Vector,
+    mileage: Mileage,
+    indices: npt.NDArray[np.integer],
+    values: Vector,
+    weight: float,
+    *,
+    max_norm: float | None = None,
+    block_size: int = BLOCK_SIZE,
+) -> None:
+    """model[indices] += weight · values, in place, and count the way in `mileage`; indices must ascend."""
+    if not len(indices):
+        return
+    if len(indices) != len(values) or indices[0] < 0 or indices[-1] >= len(model):
+        raise RefusedError(f"an update of {len(values)} values does not fit a model of {len(model)} parameters")
+    step = values * np.float32(_bounded(values, weight, max_norm))
+    way = np.abs(step)
+    if not math.isfinite(float(way.max())):
+        raise RefusedError("an update holds a value that is not finite")
+    model[indices] += step
+    first, last = int(indices[0]) // block_size, int(indices[-1]) // block_size
+    starts = np.searchsorted(indices, np.arange(first, last + 1) * block_size)
+    filled = np.flatnonzero(np.diff(starts, append=len(indices)))
+    mileage[first + filled] += np.add.reduceat(way, starts[filled], dtype=np.float64)
+
+
+def replace_model(model: Vector, mileage: Mileage, new_model: Vector, *, block_size: int = BLOCK_SIZE) -> None:
+    """model ← new_model (a new global model), in place, and count the way in `mileage`."""
+    if len(new_model) != len(model):
+        raise RefusedError(f"a model of {len(new_model)} parameters cannot replace one of {len(model)}")
+    way = np.abs(new_model - model)
+    mileage += np.add.reduceat(way, np.arange(0, len(model), block_size), dtype=np.float64)
+    model[:] = new_model
+
+
+def stalest_blocks(mileage: Mileage, seen: Mileage, count: int) -> npt.NDArray[np.int64]:
+    """At most `count` blocks by lag = mileage - seen, the largest first, equals by number; none without a lag."""
+    if len(mileage) != len(seen):
+        raise RefusedError(f"versions of {len(seen)} blocks, but the model has {len(mileage)}")
+    lag = mileage - seen
+    order = np.argsort(-lag, kind="stable")[: max(0, count)]
+    return order[lag[order] > 0]
+
+
+def _bounded(values: Vector, weight: float, max_norm: float | None) -> float:
+    if max_norm is None:
+        return weight
+    norm = weight * math.sqrt(float(np.square(values, dtype=np.float64).sum()))
+    return weight if norm <= max_norm else weight * max_norm / norm

@@ -1,0 +1,106 @@
+"""Laplace noise around density centroids (Algorithm 2, lines 10 and 11): the paper's mode only.
+
+A kernel density estimate of the selected values is cut at its deepest valleys into k clusters PC_1 … PC_k with
+centroids omega_i. A value of cluster i gets noise from Lap(Delta_i / eps_i) with Delta_i = 2 · max |theta - omega_i|
+and the split eps_i = eps2 / k, so that the eps_i add up to eps2.
+
+The paper's clusters and sensitivities are read off the data, so this is no formal guarantee; values that are all
+alike have Delta = 0 and leave as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.opportunity.blocks import Vector, strided_sample
+from ofl_iot.opportunity.density import smooth_histogram
+
+MAX_CLUSTERS = 4
+_DEPTH = 0.01  # a valley counts if it lies this share of the highest peak below both its sides
+_LARGEST = float(np.finfo(np.float32).max)
+_SIGN = np.array([1, -1], np.float32)
+_FEWEST = 8  # values below which a density says nothing
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Intervals of values: cluster i holds the values above cuts[i - 1] and up to cuts[i]."""
+
+    cuts: tuple[float, ...]
+    centroids: npt.NDArray[np.float64]
+    sensitivities: npt.NDArray[np.float64]
+    """Delta_i = 2 · max |theta - omega_i|."""
+
+    def labels(self, values: Vector) -> npt.NDArray[np.uint8]:
+        """The cluster of each value."""
+        return _labels(values, self.cuts)
+
+
+def density_clusters(values: Vector, max_clusters: int = MAX_CLUSTERS) -> Clusters:
+    """Cut the values at the deepest valleys of their density into at most `max_clusters` clusters."""
+    if max_clusters < 1:
+        raise ConfigError(f"max_clusters is {max_clusters}: use at least 1")
+    cuts = _valleys(values, max_clusters - 1)
+    labels = _labels(values, cuts)
+    centroids, sensitivities = np.zeros(len(cuts) + 1), np.zeros(len(cuts) + 1)
+    for cluster in range(len(cuts) + 1):
+        inside = labels == cluster
+        total = float(np.where(inside, values, np.float32(0)).sum(dtype=np.float64))
+        centre = total / max(1, int(np.count_nonzero(inside)))
+        distance = np.where(inside, values, np.float32(centre)) - np.float32(centre)
+        centroids[cluster] = centre
+        sensitivities[cluster] = 2 * float(np.abs(distance, out=distance).max())
+    return Clusters(cuts, centroids, sensitivities)
+
+
+def perturb(values: Vector, eps2: float, rng: np.random.Generator, *, max_clusters: int = MAX_CLUSTERS) -> Vector:
+    """values + Lap(k · Delta_i / eps2), i the cluster of the value and k the number of clusters."""
+    if not eps2 > 0:
+        raise ConfigError(f"eps2 is {eps2}: give a positive number, or infinity for no noise")
+    if not len(values):
+        return values.copy()
+    clusters = density_clusters(values, max_clusters)
+    widths = len(clusters.centroids) * clusters.sensitivities / eps2
+    scales = np.minimum(widths, _LARGEST / 128).astype(np.float32)
+    noise = laplace(len(values), rng)
+    with np.errstate(over="ignore"):
+        noise *= scales.take(clusters.labels(values))
+        noise += values
+    np.clip(noise, -_LARGEST, _LARGEST, out=noise)
+    return noise
+
+
+def laplace(count: int, rng: np.random.Generator) -> Vector:
+    """Draws from Lap(1): an exponential with a random sign, twice as fast as numpy's own in float32."""
+    noise = rng.standard_exponential(count, dtype=np.float32)
+    signs = np.unpackbits(np.frombuffer(rng.bytes((count + 7) // 8), np.uint8), count=count)
+    noise *= _SIGN.take(signs)
+    return noise
+
+
+def _labels(values: Vector, cuts: tuple[float, ...]) -> npt.NDArray[np.uint8]:
+    labels = np.zeros(len(values), np.uint8)
+    for cut in cuts:
+        labels += values > np.float32(cut)
+    return labels
+
+
+def _valleys(values: Vector, most: int) -> tuple[float, ...]:
+    """The places of at most `most` deep valleys in the density of the values, ascending."""
+    if len(values) < _FEWEST or most < 1:
+        return ()
+    low, high = float(values.min()), float(values.max())
+    if not 1e-6 * max(abs(low), abs(high)) < high - low < _LARGEST:
+        return ()
+    histogram = smooth_histogram(strided_sample(values), low, high)
+    heights = histogram.heights
+    left, right = np.maximum.accumulate(heights), np.maximum.accumulate(heights[::-1])[::-1]
+    depth = (np.minimum(left, right) - heights) / heights.max()
+    inner = heights[1:-1]
+    low_points = np.flatnonzero((inner <= heights[:-2]) & (inner < heights[2:]) & (depth[1:-1] > _DEPTH)) + 1
+    deepest = low_points[np.argsort(-depth[low_points], kind="stable")[:most]]
+    return tuple(histogram.border(int(place)) for place in np.sort(deepest))

@@ -101,11 +101,11 @@ class EncryptedModel(Framed):
         return cls(origin, note.n_params, note.scale_bits, *stacks)
 
 
-def common_polynomial(context: KeyContext, purpose: str, rows: int = 1) -> Residues:
-    """Public uniform polynomials that all members derive alike: `(limbs of Q·P, rows, N)` from the key's id."""
+def common_polynomial(context: KeyContext, purpose: str, rows: int = 1, limbs: int | None = None) -> Residues:
+    """Public uniform polynomials that all members derive alike from the key's id: `(limbs, rows, N)`, by default Q·P."""
     params = context.params
     seed = b"ofl-iot common v1 " + context.key_id + purpose.encode()
-    chain = params.primes + params.special_primes
+    chain = (params.primes + params.special_primes)[:limbs]
     return np.stack(
         [sampling.uniform_from_seed(seed, p, rows * params.degree).reshape(rows, params.degree) for p in chain]
     )

@@ -29,11 +29,11 @@ FLOOR = 0.05
 class ElectionSettings:
     """Weights of the score, the rotation, and the limits that end service."""
 
-    pace: float = 0.35
-    network: float = 0.25
-    availability: float = 0.2
-    headroom: float = 0.2
-    fairness: float = 1.5
+    pace: float = 0.5
+    network: float = 0.2
+    availability: float = 0.15
+    headroom: float = 0.15
+    fairness: float = 1.0
     """Greater spreads service more evenly; the formula is in the module's docstring."""
     fade: float = 0.9
     hysteresis: float = 0.1

@@ -170,9 +170,10 @@ class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
 
 
 class Inclusion(msgspec.Struct, frozen=True, array_like=True):
-    """A leader whose contribution, known by its digest, is part of a global model."""
+    """The last contribution of a leader that is part of the global model, known by its digest."""
 
     leader: Id
+    round_no: Count
     digest: BodyDigest
 
 
@@ -184,7 +185,8 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, tag="manifest"):
     size: Count
     digest: BodyDigest
     included: tuple[Inclusion, ...]
-    """What these contributions to `round_no` held is settled."""
+    """The last included contribution of every leader, of this or an earlier round: a leader that missed a manifest
+    learns from any later one that what it had contributed is settled."""
     final: bool = False
 
 

@@ -7,7 +7,7 @@ Every decision is durable before it is published; a restart goes on from the las
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy as np
 from ofl_iot.errors import RefusedError
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import Manifest, Part, RoundOpen, Status
+from ofl_iot.protocol.messages import Inclusion, Manifest, Part, RoundOpen, Status
 from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
@@ -196,8 +196,8 @@ class CoordinatorMachine:
         )
         yield from self._publish_assignments(self.roster.devices)
 
-    def _publish_assignments(self, devices: object) -> Iterator[Command]:
-        for device in list(devices):  # type: ignore[call-overload]
+    def _publish_assignments(self, devices: Iterable[DeviceId]) -> Iterator[Command]:
+        for device in list(devices):
             if self.roster.cluster_of(device):
                 yield Publish(Topic(Kind.ASSIGNMENT, COORDINATOR, device), self.roster.assignment(device), retain=True)
 
@@ -272,10 +272,9 @@ class CoordinatorMachine:
         current = self._round
         if current is None or current.aggregating:
             raise RefusedError("no round is open")
-        cluster = self.roster.cluster_of(leader)
-        members = frozenset(cluster.members) if cluster and cluster.leader == leader else frozenset()
-        max_bytes = 64 * len(self.model) + 64 * 1024 * (len(members) + 1)
-        receipt = current.take(leader, part, members, max_bytes)
+        settled = self.roster.settled_in(leader)
+        max_bytes = 64 * len(self.model) + 64 * 1024 * (len(settled) + 1)
+        receipt = current.take(leader, part, settled, max_bytes)
         yield Publish(Topic(Kind.RECEIPT, COORDINATOR, leader), receipt)
         if current.complete():
             yield from self._aggregate(current, now)
@@ -349,20 +348,25 @@ class CoordinatorMachine:
             since_reclustering=self.counter.since_reclustering + 1,
         )
         self.finished = self._rules.count > 0 and completed >= self._rules.count
-        self.manifest = self._manifest_of(current.inclusions(set(event.weights)))
+        self.manifest = self._manifest_of(self._inclusions(current.inclusions(set(event.weights))))
         yield Persist((*ops, *self._stored_model()))
         yield tell("round closed", round_no=event.round_no, completed=completed, weights=event.weights)
         yield from self._publish_model()
         yield Compute(EvaluateModel(event.round_no, self.model.copy()))
         yield from self._pause(now)
 
-    def _manifest_of(self, included: tuple[object, ...]) -> Manifest:
+    def _inclusions(self, new: tuple[Inclusion, ...]) -> tuple[Inclusion, ...]:
+        """The last one of every leader in office."""
+        latest = {i.leader: i for i in (*(self.manifest.included if self.manifest else ()), *new)}
+        return tuple(each for leader, each in sorted(latest.items()) if self.roster.leads(DeviceId(leader)))
+
+    def _manifest_of(self, included: tuple[Inclusion, ...]) -> Manifest:
         return Manifest(
             round_no=self.counter.closed,
             model=self._profile.model,
             size=len(self.model),
             digest=digest_of(self._body()),
-            included=included,  # type: ignore[arg-type]
+            included=included,
             final=self.finished,
         )
 

@@ -328,10 +328,10 @@ class LeaderMachine:
         cluster = self.cluster
         if not any(s.leader == self.profile.device and s.term == cluster.term for s in opened.seats):
             return
-        again = self._round is not None and (opened.round_no, opened.attempt) > (
-            self._round.round_no,
-            self._round.attempt,
-        )
+        newest = max(cluster.frozen_round, self._round.round_no if self._round else 0)
+        if opened.round_no < newest:
+            return  # late news of an abandoned round: what is frozen belongs to its successor
+        again = self._round is not None and opened.attempt > self._round.attempt
         self._round = opened
         if cluster.round_no != opened.base_round:
             yield from self._fetch(now)  # the round stands on a global model that is not here yet
@@ -422,11 +422,9 @@ class LeaderMachine:
         model = np.frombuffer(body, "<f4").astype(np.float32)
         if not np.isfinite(model).all():
             raise DecodeError("the global model holds a value that is not finite")
-        mine = {(i.leader, i.digest) for i in manifest.included}
-        included = (
-            self._sender is not None
-            and cluster.frozen_round == manifest.round_no
-            and (self.profile.device, self._sender.digest) in mine
+        included = self._sender is not None and any(
+            (i.leader, i.round_no, i.digest) == (self.profile.device, cluster.frozen_round, self._sender.digest)
+            for i in manifest.included
         )
         served = cluster.adopt(model, manifest.round_no, included=included)
         self._sender = self._manifest = None

@@ -92,6 +92,13 @@ class Roster:
         """The cluster a device belongs to."""
         return self._clusters.get(device)
 
+    def settled_in(self, leader: DeviceId) -> dict[str, SeqSet]:
+        """Each device that the leader leads, with its chunks that the global model holds."""
+        cluster = self._clusters.get(leader)
+        if cluster is None or cluster.leader != leader:
+            return {}
+        return {device: self.devices[device].settled for device in cluster.members}
+
     def leads(self, device: DeviceId) -> bool:
         """Whether the device leads a cluster."""
         return device in self._seats.terms

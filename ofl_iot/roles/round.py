@@ -7,12 +7,14 @@ collecting ──all came, or the deadline with a quorum──▶ aggregating �
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ofl_iot.errors import RefusedError
 from ofl_iot.protocol.codec import decode_contribution
 from ofl_iot.protocol.messages import Contribution, Inclusion, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import BodyJoiner
+from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.roles.commands import AggregateRound, Contributed
 
 
@@ -41,8 +43,11 @@ class OpenRound:
         """Complete contributions by leader."""
         return self._contributions
 
-    def take(self, leader: str, part: Part, members: frozenset[str], max_bytes: int) -> PartReceipt:
-        """Add a part; the receipt names the parts held of this body."""
+    def take(self, leader: str, part: Part, settled: Mapping[str, SeqSet], max_bytes: int) -> PartReceipt:
+        """Add a part; the receipt names the parts held of this body.
+
+        `settled` has every device of the leader's cluster with the chunks that the global model holds already.
+        """
         if part.round_no != self.opened.round_no or part.term != self._seats.get(leader):
             raise RefusedError(f"a part for round {part.round_no}, term {part.term} that {leader} has no seat in")
         if leader in self._contributions:
@@ -54,9 +59,11 @@ class OpenRound:
         body = joiner.add(part)
         if body is not None:
             contribution = decode_contribution(body)
-            strangers = {settlement.device for settlement in contribution.merged} - members
-            if strangers:
-                raise RefusedError(f"{leader} merged chunks of devices outside its cluster: {sorted(strangers)[:3]}")
+            for merged in contribution.merged:
+                if merged.device not in settled:
+                    raise RefusedError(f"{leader} merged chunks of {merged.device}, which is not in its cluster")
+                if any(seq in settled[merged.device] for seq in merged.seqs):
+                    raise RefusedError(f"{leader} merged chunks of {merged.device} that are settled already")
             self._contributions[leader] = contribution
             self._digests[leader] = part.digest
             del self._joiners[leader]
@@ -92,7 +99,7 @@ class OpenRound:
 
     def inclusions(self, leaders: set[str]) -> tuple[Inclusion, ...]:
         """The manifest's record of whose contribution the model holds."""
-        return tuple(Inclusion(leader, self._digests[leader]) for leader in sorted(leaders))
+        return tuple(Inclusion(leader, self.opened.round_no, self._digests[leader]) for leader in sorted(leaders))
 
     def _receipt(self, part: Part, held: tuple[int, ...]) -> PartReceipt:
         return PartReceipt(part.term, part.round_no, part.stage, held)

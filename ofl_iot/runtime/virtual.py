@@ -105,10 +105,9 @@ class VirtualWorld:
     def run(self, until: Callable[[], bool], *, limit_s: float) -> bool:
         """Let things happen until a condition holds; False when the time limit came first."""
         while self._heap and not until():
-            at, _, happen = heapq.heappop(self._heap)
-            if at > limit_s:
+            if self._heap[0][0] > limit_s:
                 return False
-            self.now = at
+            self.now, _, happen = heapq.heappop(self._heap)
             happen()
         return until()
 

@@ -1,0 +1,85 @@
+"""How much each cluster counts in a round, and the same as integers for the encrypted weighted sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.errors import ConfigError, RoundError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+RARITY_CAP = 4.0
+"""A rare cluster is raised at most this much; 10 costs two points of accuracy, no cap drowns slow clusters."""
+
+
+def rarity(sizes: npt.ArrayLike, merges: npt.ArrayLike, cap: float = RARITY_CAP) -> FloatArray:
+    """How much rarer than usual a cluster's updates are.
+
+    rarity_i = min(cap, r̄ / r_i) with r_i the updates merged per device of cluster i since the last round and r̄
+    their mean weighted by data size. A cluster that merged nothing has nothing to say: 0.
+    """
+    if cap < 1.0:
+        raise ConfigError(f"rarity cap {cap}: use 1 (no compensation) or more")
+    shares, rates = _amounts(sizes, "data sizes"), _amounts(merges, "merge rates")
+    if shares.shape != rates.shape:
+        raise RoundError(f"{shares.size} data sizes for {rates.size} merge rates: give one of each per leader")
+    usual = float(shares @ rates) / float(shares.sum())
+    ratio = np.divide(usual, rates, out=np.zeros_like(rates), where=rates > 0.0)
+    return np.minimum(cap, ratio)
+
+
+def cluster_weights(
+    sizes: npt.ArrayLike,
+    multipliers: npt.ArrayLike,
+    merges: npt.ArrayLike | None = None,
+    *,
+    cap: float = RARITY_CAP,
+    renormalise: bool = True,
+) -> FloatArray:
+    """Weights of the clusters in the weighted sum Σ w_i θ̄_i (Algorithm 4).
+
+    w_i = size_i · rarity_i · s_i / Σ_j size_j · rarity_j · s_j. Without renormalisation, as the paper writes it, the
+    denominator leaves out s_j: the weights then sum to less than one and the model shrinks.
+    """
+    factors = _amounts(multipliers, "s-factors")
+    base = _amounts(sizes, "data sizes")
+    if base.shape != factors.shape:
+        raise RoundError(f"{base.size} data sizes for {factors.size} s-factors: give one of each per leader")
+    if merges is not None:
+        base = base * rarity(base, merges, cap)
+    raw = base * factors
+    total = float(raw.sum() if renormalise else base.sum())
+    if total <= 0.0:
+        raise RoundError("every cluster has weight 0: keep the present model and open the next round")
+    return raw / total
+
+
+def integer_weights(weights: npt.ArrayLike, total: int) -> IntArray:
+    """Integers W_i ≈ w_i · total with Σ W_i <= total; |W_i - w_i · total| < 1 and nothing comes from nothing.
+
+    Weights sum to at most 1. What rounding down leaves over goes to the largest remainders, ties to the earlier
+    leader; divide the decrypted sum by Σ W_i (or by `total` where the weights sum to less than 1 on purpose).
+    """
+    values = _amounts(weights, "weights")
+    if values.sum() > 1.0 + 1e-9:
+        raise RoundError(f"weights sum to {values.sum():.6f}: normalise them to at most 1 first")
+    if total < values.size:
+        raise ConfigError(f"{total} weight units for {values.size} leaders: use a larger total")
+    exact = values * total
+    whole = np.floor(exact).astype(np.int64)
+    left = min(round(float(exact.sum())), total) - int(whole.sum())
+    order = np.argsort(-(exact - whole), kind="stable")
+    raised = [i for i in order if exact[i] > whole[i]][: max(left, 0)]
+    whole[raised] += 1
+    return whole
+
+
+def _amounts(values: npt.ArrayLike, what: str) -> FloatArray:
+    amounts = np.asarray(values, dtype=np.float64)
+    if amounts.ndim != 1 or amounts.size == 0:
+        raise RoundError(f"{what}: give one number per leader")
+    if not np.isfinite(amounts).all() or (amounts < 0.0).any():
+        raise RoundError(f"{what} must be finite and not negative: {amounts.tolist()}")
+    return amounts

@@ -1,0 +1,194 @@
+"""A federation whose arithmetic shows every chunk that is lost or counted twice.
+
+Each device owns one parameter and training adds 1 to it. Leaders and the coordinator add without weights, and the
+numbers are small integers, exact in float32. So when all is quiet the global model holds, for each device, exactly the
+sum of what that device durably released: one less and a chunk was lost, one more and it was merged twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ofl_iot.fleet.assignment import FleetSettings
+from ofl_iot.ids import DeviceId, FederationId, device_id
+from ofl_iot.protocol.chunks import Chunk, split_update
+from ofl_iot.protocol.codec import decode, encode
+from ofl_iot.protocol.topics import Kind, Topic, Topics
+from ofl_iot.roles.agent import AgentMachine
+from ofl_iot.roles.commands import (
+    AggregateRound,
+    Job,
+    PrepareRelease,
+    ProtectContribution,
+    TrainLocally,
+)
+from ofl_iot.roles.coordinator import CoordinatorMachine, ModelProfile
+from ofl_iot.roles.device import DeviceMachine, DeviceProfile
+from ofl_iot.roles.events import (
+    ContributionProtected,
+    Evaluated,
+    Event,
+    ReleasePrepared,
+    RoundAggregated,
+    Trained,
+)
+from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
+from ofl_iot.roles.outbox import TABLE as OUTBOX
+from ofl_iot.roles.rules import DownloadRules, FleetRules, LeaderRules, RoundRules, TrainingRules, UploadRules
+from ofl_iot.roles.storage import Put, StoreOp
+from ofl_iot.runtime.store import MemoryStore
+from ofl_iot.runtime.virtual import Party, VirtualWorld
+from ofl_iot.runtime.virtual_broker import Faults
+
+MODEL = b"tally---"
+FEDERATION = FederationId("tally")
+
+
+class AuditedStore(MemoryStore):
+    """Notes every chunk that was durably released, apart from the machine's own books."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released: dict[int, float] = {}
+
+    def apply(self, ops: Sequence[StoreOp]) -> None:
+        super().apply(ops)
+        for op in ops:
+            if isinstance(op, Put) and op.table == OUTBOX:
+                chunk = decode(Kind.UPDATE, op.value)
+                assert isinstance(chunk, Chunk)
+                assert op.key not in self.released, "a sequence number was used twice"
+                self.released[int(op.key)] = float(chunk.read_values().sum())
+
+
+@dataclass
+class TallyToolbox:
+    """Adds 1 per training while the federation is busy; sums without weights."""
+
+    size: int
+    slot: int | None
+    world: TallyWorld
+
+    def run(self, job: Job) -> Event:
+        if isinstance(job, TrainLocally):
+            params = job.params.copy()
+            if self.world.busy and self.slot is not None:
+                params[self.slot] += 1
+            return Trained(job.params, params, 0.0, 1, 0.01)
+        if isinstance(job, PrepareRelease):
+            places = np.flatnonzero(job.update)
+            values = job.update[places]
+            return ReleasePrepared(tuple(split_update(job.head, places, values, np.abs(values))))
+        if isinstance(job, ProtectContribution):
+            return ContributionProtected(job.round_no, job.update.tobytes())
+        if isinstance(job, AggregateRound):
+            total = np.zeros(self.size, np.float32)
+            for each in job.contributions:
+                total += np.frombuffer(each.payload, np.float32)
+            return RoundAggregated(job.round_no, total, {each.leader: 1.0 for each in job.contributions}, {})
+        return Evaluated(job.round_no, 0.0, 0.0)
+
+
+class Unweighted:
+    """Every chunk counts in full."""
+
+    def step(self, device: str, chunk: Chunk, now: float, members: dict[str, int]) -> float:
+        return 1.0
+
+
+@dataclass
+class EvenPace:
+    train_s: float
+
+    def seconds(self, job: Job) -> float:
+        return self.train_s if isinstance(job, TrainLocally) else 0.01
+
+
+@dataclass
+class TallyWorld:
+    """Devices, leaders and a coordinator under faults."""
+
+    devices: int
+    seed: int
+    faults: Faults
+    recluster_every: int = 3
+    busy: bool = True
+    coordinator: CoordinatorMachine | None = None
+    agents: dict[DeviceId, AgentMachine] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.world = VirtualWorld(FEDERATION, self.faults, self.seed)
+        self.names = [device_id(f"d{number}") for number in range(self.devices)]
+        self.world.add(
+            Party(
+                "coordinator",
+                self._make_coordinator,
+                TallyToolbox(self.devices, None, self),
+                EvenPace(0.01),
+                faults=self.faults,
+            )
+        )
+        for slot, name in enumerate(self.names):
+            self._add_device(slot, name)
+
+    def _make_coordinator(self) -> CoordinatorMachine:
+        self.coordinator = CoordinatorMachine(
+            ModelProfile(MODEL, np.zeros(self.devices, np.float32)),
+            RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=self.recluster_every),
+            FleetRules(min_devices=2, gather_s=1.0, leader_grace_s=4.0, heartbeat_s=5.0),
+            FleetSettings(),
+        )
+        return self.coordinator
+
+    def _add_device(self, slot: int, name: DeviceId) -> None:
+        def make() -> AgentMachine:
+            device = DeviceMachine(
+                DeviceProfile(name, MODEL, self.devices, 2, 10, heartbeat_s=5.0),
+                TrainingRules(pause_s=0.5),
+                UploadRules(gamma=1.0, half_precision=False, window=2, resend_s=2.0),
+                DownloadRules(gamma=1.0, timeout_s=2.0),
+            )
+            leader = LeaderMachine(
+                LeaderProfile(name, MODEL, device.model.layout),
+                LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, half_precision=False),
+                Unweighted(),
+            )
+            agent = self.agents[name] = AgentMachine(device, leader)
+            return agent
+
+        will = make().device.status(online=False)
+        topic = Topics(FEDERATION).build(Topic(Kind.STATUS, name))
+        self.world.add(
+            Party(
+                name,
+                make,
+                TallyToolbox(self.devices, slot, self),
+                EvenPace(0.3 + 0.2 * slot),
+                will=(topic, encode(will)),
+                faults=self.faults,
+                store=AuditedStore(),
+            ),
+            at=0.1 * slot,
+        )
+
+    def released(self, name: DeviceId) -> dict[int, float]:
+        store = self.world.parties[name].store
+        assert isinstance(store, AuditedStore)
+        return store.released
+
+    def settle(self, *, limit_s: float) -> bool:
+        """Stop training and faults; let everything that was released reach the global model."""
+        self.busy = False
+        for party in self.world.parties.values():
+            party.faults = None
+        return self.world.run(self._quiet, limit_s=self.world.now + limit_s)
+
+    def _quiet(self) -> bool:
+        running = all(party.machine for party in self.world.parties.values())
+        return running and all(
+            not agent.device.outbox.unsettled and not np.any(agent.device.model.unreleased)
+            for agent in self.agents.values()
+        )

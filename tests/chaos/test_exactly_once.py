@@ -1,0 +1,58 @@
+"""Whatever breaks, every chunk that was released reaches the global model, once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ofl_iot.runtime.virtual_broker import Faults
+from tests.chaos.tally import TallyWorld
+
+ROUGH = Faults(
+    latency_s=(0.005, 0.3),
+    duplicate=0.2,
+    lose_under_way=0.7,
+    forget_queue=0.5,
+    mean_connected_s=15.0,
+    mean_away_s=4.0,
+    mean_alive_s=25.0,
+    mean_dead_s=5.0,
+    crash_between_commands=0.003,
+)
+
+
+def check_books(fleet: TallyWorld) -> None:
+    assert fleet.coordinator is not None
+    for slot, name in enumerate(fleet.names):
+        released = fleet.released(name)
+        assert fleet.coordinator.model[slot] == sum(released.values()), f"seed {fleet.seed}: the sum of {name} is off"
+        settled = fleet.coordinator.roster.devices[name].settled
+        assert set(released) == set(range(1, settled.upto + 1)), f"seed {fleet.seed}: the books of {name} are off"
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_no_acknowledged_chunk_is_lost_and_none_is_merged_twice(block: int) -> None:
+    for seed in range(block * 10, block * 10 + 10):
+        fleet = TallyWorld(devices=5, seed=seed, faults=ROUGH)
+        fleet.world.run(lambda: False, limit_s=50.0)
+        assert fleet.settle(limit_s=300.0), f"seed {seed} does not come to rest"
+        check_books(fleet)
+        assert sum(len(fleet.released(name)) for name in fleet.names) > 10, f"seed {seed} did not work"
+        assert fleet.coordinator is not None
+        assert fleet.coordinator.doubled_chunks == 0
+
+
+def test_the_faults_really_happen() -> None:
+    fleet = TallyWorld(devices=5, seed=1, faults=ROUGH)
+    fleet.world.run(lambda: False, limit_s=100.0)
+    assert sum(party.crashes for party in fleet.world.parties.values()) > 5
+    assert fleet.world.told["leader replaced"] > 0
+    assert fleet.world.told["clustered"] > 1
+
+
+def test_a_quiet_network_settles_everything_too() -> None:
+    fleet = TallyWorld(devices=5, seed=0, faults=Faults())
+    fleet.world.run(lambda: False, limit_s=50.0)
+    assert fleet.settle(limit_s=100.0)
+    check_books(fleet)
+    assert np.all(fleet.coordinator.model > 5) if fleet.coordinator else False

@@ -102,7 +102,7 @@ class EncryptedModel(Framed):
 
 
 def common_polynomial(context: KeyContext, purpose: str, rows: int = 1, limbs: int | None = None) -> Residues:
-    """Public uniform polynomials that all members derive alike from the key's id: `(limbs, rows, N)`, by default Q·P."""
+    """Public uniform polynomials that all members derive alike from the key's id: `(limbs, rows, N)`."""
     params = context.params
     seed = b"ofl-iot common v1 " + context.key_id + purpose.encode()
     chain = (params.primes + params.special_primes)[:limbs]

@@ -72,16 +72,16 @@ class SwitchingKey(Framed):
 
     @classmethod
     def layout(cls, params: ParameterSet) -> tuple[int, ...]:
-        limbs = len(params.primes + params.special_primes)
-        return (limbs, limbs)
+        return (len(params.primes + params.special_primes),)
 
     def body(self) -> tuple[Note, tuple[Residues, ...]]:
-        return _NoNote(), (self.k0, self.k1)
+        return _NoNote(), (np.concatenate([self.k0, self.k1], axis=1),)
 
     @classmethod
     def from_body(cls, origin: Origin, note: Note, stacks: tuple[Residues, ...]) -> SwitchingKey:  # noqa: ARG003
-        check_rows(f"switching key from {origin.sender}", stacks[0], digits_of(origin.context.params))
-        return cls(origin, *stacks)
+        digits = digits_of(origin.context.params)
+        check_rows(f"switching key from {origin.sender}", stacks[0], 2 * digits)
+        return cls(origin, stacks[0][:, :digits].copy(), stacks[0][:, digits:].copy())
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,15 @@ class Histogram:
         return self.low + (self.high - self.low) * place / len(self.heights)
 
 
+def is_spread(low: float, high: float) -> bool:
+    """Whether bins between `low` and `high` can be told apart in float32."""
+    return max(1e-30, 1e-6 * abs(low), 1e-6 * abs(high)) < high - low < float(np.finfo(np.float32).max)
+
+
 def smooth_histogram(values: Vector, low: float, high: float, bins: int = BINS) -> Histogram:
     """Gaussian kernel density estimate on a grid, bandwidth by Silverman's rule: 1.06 · spread · n^(-1/5).
 
-    `high` must lie above `low` by more than the resolution of float32.
+    The range must be spread (`is_spread`).
     """
     counts = np.bincount(_bins_of(values, low, high, bins), minlength=bins).astype(np.float64)
     quartiles = np.quantile(values, (0.25, 0.75))

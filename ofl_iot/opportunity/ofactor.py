@@ -19,7 +19,7 @@ import numpy as np
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.opportunity.blocks import Vector, blocks, strided_sample
-from ofl_iot.opportunity.density import smooth_histogram
+from ofl_iot.opportunity.density import is_spread, smooth_histogram
 
 Density = Literal["none", "histogram", "rare", "activation"]
 """How DensEst is read.
@@ -67,7 +67,7 @@ def _floor(theta0: Vector, theta1: Vector) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         change = np.abs(strided_sample(theta0) - strided_sample(theta1))
     change = change[change > 0]
-    return float(np.log2(1 + np.median(change.astype(np.float64)))) if len(change) else 0.0
+    return _LOG2_E * float(np.log1p(np.median(change.astype(np.float64)))) if len(change) else 0.0
 
 
 def _divide(score: Vector, change: Vector, floor: float) -> None:
@@ -120,7 +120,7 @@ def _value_density(update: Vector, theta0: Vector) -> Callable[[Vector], Vector]
     with np.errstate(over="ignore", invalid="ignore"):
         sample = np.clip(strided_sample(theta0) + strided_sample(update), -_LARGEST / 4, _LARGEST / 4)
     low, high = (float(bound) for bound in np.quantile(sample, (0.002, 0.998))) if len(sample) else (0.0, 0.0)
-    if not high - low > 1e-6 * max(abs(low), abs(high)):
+    if not is_spread(low, high):
         return lambda values: np.full(len(values), 0.5, np.float32)
     histogram = smooth_histogram(sample, low, high)
     scaled = np.clip(histogram.heights / histogram.heights.max(), _RARE, 1 - _RARE).astype(np.float32)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.opportunity.blocks import Vector, strided_sample
-from ofl_iot.opportunity.density import smooth_histogram
+from ofl_iot.opportunity.density import is_spread, smooth_histogram
 
 MAX_CLUSTERS = 4
 _DEPTH = 0.01  # a valley counts if it lies this share of the highest peak below both its sides
@@ -62,10 +62,10 @@ def perturb(values: Vector, eps2: float, rng: np.random.Generator, *, max_cluste
     if not eps2 > 0:
         raise ConfigError(f"eps2 is {eps2}: give a positive number, or infinity for no noise")
     if not len(values):
-        return values.copy()
+        return np.empty(0, np.float32)
     clusters = density_clusters(values, max_clusters)
     widths = len(clusters.centroids) * clusters.sensitivities / eps2
-    scales = np.minimum(widths, _LARGEST / 128).astype(np.float32)
+    scales: Vector = np.minimum(widths, _LARGEST / 128).astype(np.float32)
     noise = laplace(len(values), rng)
     with np.errstate(over="ignore"):
         noise *= scales.take(clusters.labels(values))
@@ -94,7 +94,7 @@ def _valleys(values: Vector, most: int) -> tuple[float, ...]:
     if len(values) < _FEWEST or most < 1:
         return ()
     low, high = float(values.min()), float(values.max())
-    if not 1e-6 * max(abs(low), abs(high)) < high - low < _LARGEST:
+    if not is_spread(low, high):
         return ()
     histogram = smooth_histogram(strided_sample(values), low, high)
     heights = histogram.heights

@@ -100,6 +100,13 @@ def test_a_state_that_is_not_a_number_is_refused():
         o_factor(ones, np.array([0, 1, np.nan], np.float32), ones * 0)
 
 
+def test_scores_beyond_float32_are_cut_off():
+    update = np.array([2.0**126, 1, 1, 1], np.float32)
+    scores = o_factor(update, np.array([0, 1e-30, 1e-30, 1e-30], np.float32), np.zeros(4, np.float32))
+    assert np.isfinite(scores).all()
+    assert scores.argmax() == 0
+
+
 def test_settings_that_do_not_fit_are_refused():
     ones = np.ones(3, np.float32)
     with pytest.raises(ConfigError, match="length"):

@@ -120,17 +120,16 @@ def with_joiner(
     if cluster_of(plan, device) is not None:
         return plan
     settings = settings or FleetSettings()
-    if not plan.clusters or plan.scale is None:
-        alone = ClusterPlan(device, (), (device,))
-        return replace(plan, clusters=(*plan.clusters, alone))
     trusted = assess([view.report], [view.evidence], settings.trust)
-    point, _ = features([view.report], trusted, settings.features, settings.trust.prior, plan.scale)
+    (point,), scale = features([view.report], trusted, settings.features, settings.trust.prior, plan.scale)
+    if not plan.clusters:
+        alone = ClusterPlan(device, (), (device,), tuple(point.tolist()))
+        record = plan.service.get(device, Service()).served(settings.election.fade)
+        return replace(plan, clusters=(alone,), scale=scale, service={**plan.service, device: record})
     sizes = np.array([len(c.members) for c in plan.clusters])
     limit = capacity(int(sizes.sum()) + 1, len(sizes), settings.clustering)
-    centres = np.array([c.centre for c in plan.clusters])
-    index = place(point[0], centres, sizes, limit)
-    old = plan.clusters[index]
-    return _succeeded(plan, index, (*old.members, device), settings)
+    index = place(point, np.array([c.centre for c in plan.clusters]), sizes, limit)
+    return _succeeded(plan, index, (*plan.clusters[index].members, device), settings)
 
 
 def with_departed(plan: FleetPlan, device: DeviceId, settings: FleetSettings | None = None) -> FleetPlan:

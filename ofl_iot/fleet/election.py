@@ -3,9 +3,9 @@
 The paper takes argmax CS[c], and lets a leader's stale local model make room for others. Here that is
 explicit: service adds to a debt which fades while others serve,
 
-    effective_i = score_i - fairness (1 - fade) debt_i,      debt_i <- fade debt_i + (1 if i serves)
+    effective_i = score_i - fairness |C| (1 - fade) debt_i,      debt_i <- fade debt_i + (1 if i serves)
 
-so that in the long run the share of terms is f_i = 1/|C| + (score_i - mean score) / fairness where that is
+so that in the long run the share of terms is f_i = (1 + (score_i - mean score) / fairness) / |C| where that is
 positive: strong devices serve more, weak ones sometimes, and nobody more than `max_in_row` terms in a row.
 """
 
@@ -33,8 +33,8 @@ class ElectionSettings:
     network: float = 0.2
     availability: float = 0.15
     headroom: float = 0.15
-    fairness: float = 1.0
-    """Greater spreads service more evenly; the formula is in the module's docstring."""
+    fairness: float = 0.25
+    """The lead in score that doubles a device's service: greater spreads it more evenly."""
     fade: float = 0.9
     hysteresis: float = 0.1
     """The sitting leader stays while nobody's effective score exceeds its own by more."""
@@ -139,9 +139,8 @@ def elect(
     term in a row, and last the effective score; ties go to the lesser id.
     """
     in_office = frozenset(sitting)
-    cost = settings.fairness * (1.0 - settings.fade)
 
-    def rank(device: DeviceId) -> tuple[bool, bool, bool, bool, float]:
+    def rank(device: DeviceId, cost: float) -> tuple[bool, bool, bool, bool, float]:
         candidate, record = candidates[device], service.get(device, Service())
         effective = candidate.score - cost * record.debt
         return (
@@ -156,8 +155,9 @@ def elect(
     for index, members in enumerate(clusters):
         if not members:
             raise ConfigError(f"cluster {index} has no members to elect a leader from")
-        succession = sorted(members, key=lambda device: (rank(device), device))
-        offices[index] = Office(tuple(succession), settings.deputies)
+        cost = settings.fairness * len(members) * (1.0 - settings.fade)
+        ranked = sorted((rank(device, cost), device) for device in members)
+        offices[index] = Office(tuple(device for _, device in ranked), settings.deputies)
     return offices
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -144,6 +145,15 @@ def test_leaders_take_turns_while_nobody_changes_cluster(fleet: FleetMaker) -> N
     assert sum(record.terms for record in plan.service.values()) == 20 * len(plan.clusters)
 
 
+def test_in_a_mixed_cluster_strong_types_serve_more_and_weak_ones_sometimes(fleet: FleetMaker) -> None:
+    devices, plan, led = fleet(16), None, Counter[str]()
+    mixed = FleetSettings(clustering=ClusteringSettings(clusters=1))
+    for term in range(1, 41):
+        plan = plan_assignments(devices, plan, Term(term), mixed, np.random.default_rng(term))
+        led.update(str(devices[leader].report.device_type) for leader in leaders(plan))  # type: ignore[attr-defined]
+    assert led["D"] > led["C"] > led["B"] > led["A"] > 0
+
+
 def test_a_leader_whose_battery_runs_low_hands_over(fleet: FleetMaker) -> None:
     devices = fleet(16)
     plan = plan_of(devices)
@@ -201,6 +211,14 @@ def test_the_last_device_takes_its_cluster_with_it(fleet: FleetMaker, report: Ca
     assert with_leader_lost(plan, only).clusters == ()
     revived = with_joiner(with_departed(plan, only), only, DeviceView(report("C")))
     assert leaders(revived) == (only,)
+
+
+def test_a_fleet_can_grow_from_nothing(report: Callable[..., Telemetry]) -> None:
+    plan, arrivals = plan_of({}), [DeviceId(f"device-{i}") for i in range(5)]
+    for device in arrivals:
+        plan = with_joiner(plan, device, DeviceView(report("B")))
+    assert_sound(plan, set(arrivals))
+    assert leaders(plan) == (arrivals[0],)
 
 
 def test_turnover_counts_who_came_and_went(fleet: FleetMaker) -> None:

@@ -40,6 +40,8 @@ class _TrackedBroker(Broker):  # type: ignore[misc]  # amqtt is not typed
         self.connections[task] = writer
         try:
             await super().stream_connected(reader, writer, listener_name)
+        except OSError as error:
+            logger.debug("a connection broke error=%r", error)
         finally:
             del self.connections[task]
             writer.close()

@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ofl_iot.errors import TransportError
@@ -31,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 STEADY_S = 5.0
 """A connection that lasted this long was no accident: the next outage begins with short waits."""
+
+
+_FAREWELL = b"farewell"
+"""Begins the payload of the echo that precedes a goodbye."""
 
 
 class MqttLink:
@@ -63,6 +67,7 @@ class MqttLink:
         self._connection: Connection | None = None
         self._echo = Echo(settings.echo_interval_s, settings.echo_timeout_s, clock())
         self._echo_packet: int | None = None
+        self._last_echo = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping = False
         self._closed_bytes_sent = 0
@@ -240,14 +245,29 @@ class MqttLink:
         )
 
     async def _say_goodbye(self, connection: Connection) -> None:
-        """Wait until everything is settled, then send DISCONNECT and see it leave."""
-        flushed = asyncio.ensure_future(self._pending.all_settled())
-        try:
-            await _first_of(flushed, connection.ended)
-        finally:
-            flushed.cancel()
+        """Wait until everything is settled and, with echoes, passed on; send DISCONNECT and see it leave.
+
+        amqtt acknowledges before it passes on, and forgets to pass on once we are gone; it keeps the order,
+        so when the last echo is back all else has left.
+        """
+        await self._unless_ended(self._pending.all_settled(), connection)
+        if self._echo_topic in self._subscriptions.granted and self._echo_topic is not None:
+            self._last_echo.clear()
+            connection.client.publish(self._echo_topic, _FAREWELL + self._echo.payload, 0)
+            await self._unless_ended(
+                asyncio.wait_for(self._last_echo.wait(), self._settings.echo_timeout_s), connection
+            )
         connection.client.disconnect()
         await _first_of(connection.ended)
+
+    async def _unless_ended(self, waiting: Coroutine[Any, Any, object], connection: Connection) -> None:
+        """Wait for something, but no longer than the connection lives."""
+        task = asyncio.ensure_future(waiting)
+        try:
+            await _first_of(task, connection.ended)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     # ---- what paho reports; called under its locks, so only noted here ----
 
@@ -277,6 +297,8 @@ class MqttLink:
             return
         if topic == self._echo_topic:
             ack()
+            if message.payload == _FAREWELL + self._echo.payload:
+                self._last_echo.set()
         elif len(message.payload) > self._settings.max_packet_bytes:
             self._drop(f"{len(message.payload)} bytes are too many", topic, ack)
         elif message.retain and message.qos == 0 and not self._subscriptions.covers(topic):

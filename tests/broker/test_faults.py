@@ -6,6 +6,7 @@ They are why a link promises little: chunks are kept until the leader's receipt,
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -41,6 +42,25 @@ def test_a_delivery_in_flight_is_lost_when_its_receiver_reconnects(linked: Any, 
             async with linked(broker.port, "b") as (_, second):
                 assert second.ups == [LinkUp(session_present=True)]
                 await never(lambda: second.deliveries)
+
+    asyncio.run(story())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio's older scheduling hides it")
+def test_what_is_acknowledged_just_before_a_goodbye_waits_for_the_senders_return(
+    linked: Any, eventually: Any, never: Any
+) -> None:
+    """PUBACK does not mean passed on. Hence: receipts, and a last echo before a link's goodbye."""
+
+    async def story() -> None:
+        async with EmbeddedBroker() as broker, linked(broker.port, "b", "t") as (_, heard):
+            async with linked(broker.port, "a") as (a, _):
+                for i in range(50):
+                    a.publish("t", b"%d" % i, qos=1)
+            assert not a._pending
+            await never(lambda: len(heard.deliveries) == 50)
+            async with linked(broker.port, "a"):
+                await eventually(lambda: len(heard.deliveries) == 50)
 
     asyncio.run(story())
 

@@ -86,7 +86,8 @@ def test_events_come_as_up_deliveries_down(open_broker: Any, linked: Any, eventu
 def test_stopping_flushes_what_was_handed_over(open_broker: Any, linked: Any, eventually: Any) -> None:
     async def story() -> None:
         async with open_broker() as port, linked(port, "b", "t") as (_, heard):
-            async with linked(port, "a", max_inflight=4) as (a, _):
+            async with linked(port, "a", echo_topic="echo/a", max_inflight=4) as (a, _):
+                await eventually(lambda: "echo/a" in a.granted)
                 for i in range(50):
                     assert a.publish("t", b"%d" % i, qos=1)
             assert not a._pending

@@ -263,3 +263,80 @@ def test_two_hundred_links_share_one_loop(
             assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("mqtt link")]
 
     asyncio.run(story())
+
+
+def test_a_broker_that_refuses_us_is_asked_again(
+    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b"\x20\x02\x00\x05")
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        link = MqttLink(impatient(server.sockets[0].getsockname()[1]), "a")
+        handler = recorder()
+        link.start(handler)
+        await eventually(lambda: caplog.text.count("refused by the broker: Not authorized") >= 3)
+        assert handler.events == []
+        await link.stop()
+        server.close()
+        await server.wait_closed()
+
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        asyncio.run(story())
+
+
+def test_a_broker_that_sends_rubbish_does_no_harm(
+    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic that is not UTF-8 is dropped; a refused subscription is told; a broken packet ends the connection."""
+
+    async def story() -> None:
+        async def misbehave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b"\x20\x02\x00\x00")  # CONNACK
+            writer.write(b"\x30\x05\x00\x02\xff\xfeX")  # PUBLISH to a topic that is not UTF-8
+            await reader.readuntil(b"\x00\x01t\x01")  # the end of SUBSCRIBE
+            writer.write(b"\x90\x03\x00\x01\x80")  # SUBACK: refused
+            writer.write(b"\xf0\x00")  # no such packet
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(misbehave, "127.0.0.1", 0)
+        link = MqttLink(impatient(server.sockets[0].getsockname()[1]), "a")
+        link.subscribe("t", 1)
+        handler = recorder()
+        link.start(handler)
+        await eventually(lambda: len(handler.downs) >= 2)
+        assert handler.deliveries == []
+        assert link.dropped >= 2
+        assert link.granted == frozenset()
+        await link.stop()
+        server.close()
+        await server.wait_closed()
+
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        asyncio.run(story())
+    assert "unreadable topic" in caplog.text
+    assert "subscription refused client=a pattern=t" in caplog.text
+
+
+def test_stopping_a_stalled_link_gives_up_at_the_deadline(
+    open_broker: Any, linked: Any, tcp_proxy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            tcp_proxy(port) as proxy,
+            linked(proxy.port, "a", stop_timeout_s=0.1) as (a, heard),
+        ):
+            proxy.stall()
+            assert a.publish("t", b"x", qos=1)
+            await asyncio.wait_for(a.stop(), 5)
+            assert [down.reason for down in heard.downs] == ["stopped"]
+
+    asyncio.run(story())
+    assert "link stopped before all was sent client=a left=1" in caplog.text

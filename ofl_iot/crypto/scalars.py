@@ -192,15 +192,13 @@ def _constants(
     return out
 
 
-def partial_scalars(
-    share: KeyShare, request: ScalarRequest, entropy: Entropy, most_queries: int, fewest_contributors: int = 2
-) -> ScalarShare:
+def partial_scalars(share: KeyShare, request: ScalarRequest, entropy: Entropy, most_queries: int) -> ScalarShare:
     """PartDec of every query. Call once for a request, store the result, resend that.
 
     `most_queries` is what the round's plan reveals (`ScorePlan.queries`); more is refused.
     """
     context = share.context
-    check_request(share, request.origin, request.active, request.contributors, fewest_contributors)
+    check_request(share, request.origin, request.active, request.contributors, 1)
     if len(request.queries) > most_queries:
         raise CryptoError(
             f"score request: {len(request.queries)} numbers asked for, at most {most_queries} were agreed"

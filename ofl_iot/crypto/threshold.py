@@ -206,10 +206,10 @@ def check_request(
         raise CryptoError(f"request of round {origin.round_no}: {share.owner} is not in its active set")
     for contributor in contributors:
         context.point_of(contributor)
-    if len(set(contributors)) < max(2, fewest):
+    if len(set(contributors)) < fewest:
         raise CryptoError(
             f"request of round {origin.round_no}: an aggregate of {len(set(contributors))} contributors is refused, "
-            f"at least {max(2, fewest)} were agreed"
+            f"at least {fewest} were agreed"
         )
 
 
@@ -218,7 +218,7 @@ def partial_decrypt(
 ) -> DecryptionShare:
     """PartDec: λ_i·share_i·c1 + z_i modulo q_dec. Call once for a ciphertext, store the result, resend that."""
     context = share.context
-    check_request(share, request.origin, request.active, request.contributors, fewest_contributors)
+    check_request(share, request.origin, request.active, request.contributors, max(2, fewest_contributors))
     ring = ring_of(context.params)
     sigma = noise.smudging_sigma(context.params, context.leaders)
     keys = []

@@ -46,15 +46,14 @@ def density_clusters(values: Vector, max_clusters: int = MAX_CLUSTERS) -> Cluste
         raise ConfigError(f"max_clusters is {max_clusters}: use at least 1")
     cuts = _valleys(values, max_clusters - 1)
     labels = _labels(values, cuts)
-    centroids, sensitivities = np.zeros(len(cuts) + 1), np.zeros(len(cuts) + 1)
-    for cluster in range(len(cuts) + 1):
-        inside = labels == cluster
-        total = float(np.where(inside, values, np.float32(0)).sum(dtype=np.float64))
-        centre = total / max(1, int(np.count_nonzero(inside)))
-        distance = np.where(inside, values, np.float32(centre)) - np.float32(centre)
-        centroids[cluster] = centre
-        sensitivities[cluster] = 2 * float(np.abs(distance, out=distance).max())
-    return Clusters(cuts, centroids, sensitivities)
+    masks = [labels == cluster for cluster in range(len(cuts) + 1)]
+    # A product with the mask: selecting by a random mask takes ten times as long.
+    sums = [float((values * mask).sum(dtype=np.float64)) for mask in masks]
+    sizes = [int(np.count_nonzero(mask)) for mask in masks]
+    centroids = np.array([total / max(1, size) for total, size in zip(sums, sizes, strict=True)])
+    distance = np.abs(values - centroids.astype(np.float32).take(labels))
+    radii = [float((distance * mask).max(initial=0)) for mask in masks]
+    return Clusters(cuts, centroids, 2 * np.array(radii))
 
 
 def perturb(values: Vector, eps2: float, rng: np.random.Generator, *, max_clusters: int = MAX_CLUSTERS) -> Vector:

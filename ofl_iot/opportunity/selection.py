@@ -7,7 +7,7 @@ the other without replacement, each with probability proportional to exp(eps1 ·
 Adding Gumbel noise to eps1 · u / 2 and taking the `count` largest draws the same sets in one pass, and so does a
 race in which a parameter arrives after an exponential time of rate exp(eps1 · u / 2) and the first `count` win: the
 time is exp(-noisy score). `select_private` runs the race, because whether a parameter arrives before a given time
-takes 16 random bits instead of a logarithm, and only the arrivals need their order.
+takes one random byte instead of a logarithm, and only the arrivals need their order.
 
 The utility u is the o-factor over its 0.99 quantile, cut off at 1, in whole 255ths: Delta_u = 1. The quantile is
 read off this device's data, which the paper's accounting does not cover.
@@ -34,7 +34,6 @@ UTILITY_QUANTILE = 0.99
 """Public constant: o-factors above this quantile are worth 1. With max-min scaling one outlier sets the scale."""
 
 _TOP = 255
-_BITS = 16
 
 
 def utility_levels(scores: Vector, quantile: float = UTILITY_QUANTILE) -> Levels:
@@ -112,14 +111,14 @@ def _deadline(levels: Levels, count: int, rates: _PerLevel) -> float:
 
 
 def _flip(levels: Levels, chances: _PerLevel, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """A coin of chance `chances[level]` for each level: 16 bits decide, and a tie draws more."""
-    scaled = chances * 2**_BITS
-    whole = np.minimum(scaled, 2**_BITS - 1).astype(np.uint16)
-    words = rng.integers(0, 2**64, size=len(levels) // 4 + 1, dtype=np.uint64)
-    bits = words.view(np.uint16)[: len(levels)]
+    """A coin of chance `chances[level]` for each level: one random byte decides, and a tie draws more."""
+    scaled = chances * 256
+    whole = np.minimum(scaled, 255).astype(np.uint8)
+    words = rng.integers(0, 2**64, size=len(levels) // 8 + 1, dtype=np.uint64)
+    drawn = words.view(np.uint8)[: len(levels)]
     bound = whole.take(levels)
-    heads: npt.NDArray[np.bool_] = bits < bound
-    ties = np.flatnonzero(bits == bound)
+    heads: npt.NDArray[np.bool_] = drawn < bound
+    ties = np.flatnonzero(drawn == bound)
     heads[ties] = rng.random(len(ties)) < (scaled - whole).take(levels[ties])
     return heads
 

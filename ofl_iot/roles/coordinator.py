@@ -40,6 +40,7 @@ from ofl_iot.roles.events import (
     LinkUp,
     RoundAggregated,
     Started,
+    Stopping,
     TimerFired,
     Vector,
 )
@@ -123,7 +124,7 @@ class CoordinatorMachine:
             yield tell("job failed", "error", job=event.job, reason=event.reason)
             if event.job != EvaluateModel.__name__:
                 yield from self._abandon("the aggregation failed", now)
-        elif not isinstance(event, LinkDown):
+        elif not isinstance(event, LinkDown | Stopping):
             raise TypeError(f"a coordinator does not expect {type(event).__name__}")
 
     # --- beginning

@@ -42,6 +42,7 @@ from ofl_iot.roles.events import (
     Measured,
     ReleasePrepared,
     Started,
+    Stopping,
     TimerFired,
     Trained,
 )
@@ -113,6 +114,8 @@ class DeviceMachine:
             self._linked = False
             self.outbox.link_lost()
             yield from self._stop_waiting()
+        elif isinstance(event, Stopping):
+            yield Publish(Topic(Kind.STATUS, self.profile.device), self.status(online=False), retain=True)
         elif isinstance(event, Arrived):
             yield from self._receive(event, now)
         elif isinstance(event, TimerFired):

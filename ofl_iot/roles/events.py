@@ -35,6 +35,11 @@ class LinkDown:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    """The process is about to end in good order."""
+
+
+@dataclass(frozen=True)
 class Arrived:
     """A valid message came."""
 
@@ -115,6 +120,7 @@ Event: TypeAlias = (
     Started
     | LinkUp
     | LinkDown
+    | Stopping
     | Arrived
     | TimerFired
     | Measured

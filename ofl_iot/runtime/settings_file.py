@@ -87,20 +87,24 @@ def show(loaded: Loaded[S]) -> str:
 def _keys(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the type of every key."""
     for field in msgspec.structs.fields(cls):
-        if _is_section(field.type):
-            yield from _keys(field.type, f"{prefix}{field.encode_name}.")
+        section = _section(field.type)
+        if section is not None:
+            yield from _keys(section, f"{prefix}{field.encode_name}.")
         elif _mentions_struct(field.type):
             raise TypeError(f"{cls.__name__}.{field.name}: a Struct inside another type would take unknown keys")
         else:
             yield prefix + field.encode_name, field.type
 
 
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def _section(kind: Any) -> type[msgspec.Struct] | None:
+    """The Struct that a field holds, also where it may be left out altogether (`Struct | None`)."""
+    kinds = [each for each in get_args(kind) or (kind,) if each is not type(None)]
+    only = kinds[0] if len(kinds) == 1 else None
+    return only if isinstance(only, type) and issubclass(only, msgspec.Struct) else None
 
 
 def _mentions_struct(kind: Any) -> bool:
-    return _is_section(kind) or any(map(_mentions_struct, get_args(kind)))
+    return _section(kind) is not None or any(map(_mentions_struct, get_args(kind)))
 
 
 def _refuse_unknown(key: str, known: Mapping[str, object], where: str, separator: str = ".") -> None:
@@ -234,9 +238,10 @@ def _built(cls: type[S], prefix: str, given: Mapping[str, _Given], base: msgspec
     for field in msgspec.structs.fields(cls):
         key = prefix + field.encode_name
         default = getattr(base, field.name) if base is not None else _default(field)
-        if _is_section(field.type):
-            section = default if isinstance(default, msgspec.Struct) else None
-            values[field.name] = _built(field.type, f"{key}.", given, section)
+        section = _section(field.type)
+        if section is not None and (default is not None or any(name.startswith(f"{key}.") for name in given)):
+            inner = default if isinstance(default, msgspec.Struct) else None
+            values[field.name] = _built(section, f"{key}.", given, inner)
         elif key in given:
             values[field.name] = given[key].value
         elif default is msgspec.NODEFAULT:
@@ -264,8 +269,10 @@ def _shown(settings: msgspec.Struct, prefix: str, origin: Mapping[str, str]) -> 
     sections: list[tuple[str, msgspec.Struct]] = []
     for field in msgspec.structs.fields(settings):
         key, value = prefix + field.encode_name, getattr(settings, field.name)
-        if _is_section(field.type):
+        if isinstance(value, msgspec.Struct):
             sections.append((key, value))
+        elif _section(field.type) is not None:
+            yield f"# the section [{key}] is not set"
         elif value is None:
             yield f"# {field.encode_name} is not set  # {_on_one_line(origin[key])}"
         else:

@@ -44,6 +44,25 @@ class Toolbox(Protocol):
         ...
 
 
+class Pace(Protocol):
+    """How long a simulated party takes for a job."""
+
+    def seconds(self, job: Job) -> float:
+        """Seconds from the command to its result."""
+        ...
+
+
+class TypePace:
+    """Training at the speed of a device type; everything else at once."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+
+    def seconds(self, job: Job) -> float:
+        """Steps times seconds a step."""
+        return job.steps * self._step_s if isinstance(job, TrainLocally) else 0.0
+
+
 class DeviceToolbox:
     """Training, preparing releases, protecting contributions."""
 

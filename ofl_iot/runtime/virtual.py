@@ -11,10 +11,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ofl_iot.ids import FederationId
-from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
@@ -31,28 +29,13 @@ from ofl_iot.roles.commands import (
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired
 from ofl_iot.roles.machine import Machine
 from ofl_iot.runtime.store import MemoryStore
-from ofl_iot.runtime.toolbox import Toolbox
+from ofl_iot.runtime.telemetry import TelemetrySource
+from ofl_iot.runtime.toolbox import Pace, Toolbox
 from ofl_iot.runtime.virtual_broker import Faults, Session, VirtualBroker
 from ofl_iot.runtime.wire import Wire
 
 Listener = Callable[[str, Tell, float], None]
 """Is told what a party tells: its name, what, when."""
-
-
-class Pace(Protocol):
-    """How long a party takes for a job."""
-
-    def seconds(self, job: Job) -> float:
-        """Virtual seconds."""
-        ...
-
-
-class Meter(Protocol):
-    """A party's resources."""
-
-    def read(self) -> Telemetry:
-        """As they are now."""
-        ...
 
 
 @dataclass
@@ -64,7 +47,7 @@ class Party:
     toolbox: Toolbox
     pace: Pace
     will: tuple[str, bytes] | None = None
-    meter: Meter | None = None
+    meter: TelemetrySource | None = None
     faults: Faults | None = None
     """None: never crashes, never loses its link."""
     store: MemoryStore = field(default_factory=MemoryStore)

@@ -1,0 +1,87 @@
+"""The `ofl` command. Each subcommand is imported only when it is called, so that `ofl` itself starts at once."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from ofl_iot import __version__
+from ofl_iot.errors import ConfigError, OflError
+
+COMMANDS = {
+    "sim": ("agents.commands.sim", "run a whole federation on this machine"),
+    "broker": ("agents.commands.broker", "run the embedded MQTT broker (for demos and tests)"),
+    "coordinator": ("agents.commands.coordinator", "run the coordinator of a federation"),
+    "agent": ("agents.commands.agent", "run the agent of one device"),
+    "config": ("agents.commands.config", "show the effective settings and where each comes from"),
+    "bench": ("agents.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),
+}
+EXIT_FAILED, EXIT_USAGE = 1, 2
+Run = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; the exit code is 0 only when it did what it says."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(arguments)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=getattr(logging, options.log_level.upper()), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    run: Run = options.run
+    try:
+        return run(options)
+    except ConfigError as error:
+        return _complain(error, EXIT_USAGE)
+    except OflError as error:
+        return _complain(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def add_settings_options(parser: argparse.ArgumentParser) -> None:
+    """The options by which every program takes its settings."""
+    parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help="settings in TOML")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, such as round.deadline_s=30"
+    )
+
+
+def overrides_of(options: argparse.Namespace) -> dict[str, str]:
+    """The `--set` options."""
+    given: dict[str, str] = {}
+    for text in options.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text!r}: write it as key=value, for example --set round.deadline_s=30")
+        given[key.strip()] = value
+    return given
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ofl", description="Opportunistic federated learning over MQTT.")
+    parser.add_argument("--version", action="version", version=f"ofl {__version__}")
+    parser.add_argument(
+        "--log-level", default="warning", choices=["debug", "info", "warning", "error"], help="(default: %(default)s)"
+    )
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        sub = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name in arguments:
+            command = import_module(module)
+            command.add_options(sub)
+            sub.set_defaults(run=command.run)
+    return parser
+
+
+def _complain(error: OflError, code: int) -> int:
+    sys.stderr.write(f"ofl: {error}\n")
+    return code

@@ -1,0 +1,77 @@
+"""`ofl sim`: a whole federation on this machine, with a live display, a summary and a results folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from agents.cli import add_settings_options, overrides_of
+from agents.display import Display, print_summary
+from agents.simulate import Progress, Simulation, check, work_folder, write_results
+from ofl_iot.errors import ConfigError
+from ofl_iot.runtime.settings import Settings
+from ofl_iot.runtime.settings_file import load_settings
+
+DEMO = {
+    "round.interval_s": "1.5",
+    "round.deadline_s": "20",
+    "fleet.gather_s": "0.5",
+    "fleet.heartbeat_s": "5",
+    "download.timeout_s": "2",
+}
+"""A fleet on one machine need not be as patient as one on the road; --config, --set and OFL_… go before these."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How large, how long, in which runtime."""
+    parser.add_argument(
+        "--runtime", choices=["live", "virtual"], default="live", help="real broker and clock, or virtual"
+    )
+    parser.add_argument("--devices", type=int, metavar="N", help="simulated devices (default: 16)")
+    parser.add_argument("--rounds", type=int, metavar="R", help="rounds to complete (default: 12)")
+    parser.add_argument("--seed", type=int, metavar="S", help="of data, models and devices (default: 0)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="results folder (default: ofl-results/TIME)")
+    add_settings_options(parser)
+
+
+def settings_for(options: argparse.Namespace) -> Settings:
+    """The effective settings of a simulation."""
+    given = overrides_of(options)
+    for name in ("devices", "rounds", "seed"):
+        if getattr(options, name) is not None:
+            given[f"simulation.{name}"] = str(getattr(options, name))
+    loaded = load_settings(Settings, options.config, os.environ, given)
+    demo = {key: value for key, value in DEMO.items() if loaded.origin[key] == "default"}
+    settings = load_settings(Settings, options.config, os.environ, {**given, **demo}).settings
+    simulation = settings.simulation
+    if simulation.devices < 2:
+        raise ConfigError(f"--devices {simulation.devices}: a federation needs at least 2")
+    rounds = msgspec.structs.replace(settings.round, count=simulation.rounds)
+    fleet = msgspec.structs.replace(settings.fleet, min_devices=simulation.devices)
+    return msgspec.structs.replace(settings, round=rounds, fleet=fleet)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run, show, write, judge."""
+    settings = settings_for(options)
+    if options.json is not None and not options.json.parent.is_dir():
+        raise ConfigError(f"--json {options.json}: there is no folder {options.json.parent}")
+    folder = options.out or Path("ofl-results") / time.strftime("%Y%m%d-%H%M%S")
+    progress = Progress(settings.simulation.rounds)
+    simulation = Simulation(settings, progress)
+    with work_folder() as work_dir, Display(progress, settings.simulation.devices, options.runtime):
+        summary = simulation.run(options.runtime, Path(work_dir))
+    print_summary(summary)
+    write_results(summary, settings, folder)
+    if options.json is not None:
+        options.json.write_text(json.dumps(msgspec.to_builtins(summary), indent=2) + "\n")
+    check(summary, settings)
+    sys.stdout.write(f"results: {folder}\n")
+    return 0

@@ -1,0 +1,120 @@
+"""What a person sees of a simulation: a live panel on a terminal, a line a round elsewhere, a table at the end."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from agents.simulate import Progress, Summary
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+class Display:
+    """Shows progress while its `with` block runs."""
+
+    def __init__(self, progress: Progress, devices: int, runtime: str) -> None:
+        self._progress = progress
+        self._title = f"{devices} devices, {runtime} runtime"
+        self._began = time.monotonic()
+        self._console = Console()
+        self._live = Live(
+            get_renderable=self._panel,
+            console=self._console,
+            refresh_per_second=8,
+            transient=True,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Display:  # noqa: PYI034  # typing.Self needs Python 3.11
+        if self._console.is_terminal:
+            self._live.start()
+        else:
+            self._console.print(f"federation of {self._title}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+        for round_no, accuracy in self._progress.history if error is None else ():
+            if not self._console.is_terminal:
+                self._console.print(f"round {round_no:3d}  accuracy {accuracy:.3f}", highlight=False)
+
+    def _panel(self) -> Group:
+        progress = self._progress
+        elapsed = time.monotonic() - self._began
+        facts = Table.grid(padding=(0, 2))
+        facts.add_row(
+            Text(self._title, style="bold"),
+            f"{elapsed:5.1f} s",
+            f"{progress.trainings} trainings",
+            f"{progress.chunks} chunks merged",
+            f"{progress.clusters} clusters",
+        )
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(
+            f"round {progress.completed:2d}/{progress.rounds}",
+            ProgressBar(total=progress.rounds, completed=progress.completed, width=40),
+            f"accuracy {progress.accuracy:.3f}",
+            Text(spark([accuracy for _, accuracy in progress.history][-40:]), style="green"),
+        )
+        return Group(facts, bar)
+
+
+def spark(values: list[float]) -> str:
+    """Numbers from 0 to 1 as a line of bars."""
+    return "".join(_BARS[min(8, max(0, round(8 * value)))] for value in values)
+
+
+def print_summary(summary: Summary) -> None:
+    """The table at the end of a run."""
+    console = Console()
+    table = Table(title=f"OFL-IoT: {summary.devices} devices, {summary.runtime} runtime", title_style="bold")
+    for heading in ("device", "type", "samples", "sent", "received", "leader"):
+        table.add_column(heading, justify="left" if heading in ("device", "leader") else "right")
+    for row in summary.rows:
+        leads = row.device == row.leader
+        table.add_row(
+            f"[bold]{row.device}[/bold]" if leads else row.device,
+            row.device_type,
+            str(row.samples),
+            size_text(row.bytes_up),
+            size_text(row.bytes_down),
+            "[bold]leads[/bold]" if leads else row.leader,
+        )
+    if len(summary.rows) <= 40:
+        console.print(table)
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row(
+        "accuracy", f"[bold]{summary.accuracy:.3f}[/bold]  {spark([a for _, a in summary.accuracy_by_round])}"
+    )
+    facts.add_row("rounds", str(summary.rounds))
+    facts.add_row("clusters", f"{summary.clusters}, led by {', '.join(summary.leaders)}")
+    facts.add_row(
+        "per device",
+        f"{size_text(summary.bytes_up_per_device)} up, {size_text(summary.bytes_down_per_device)} down",
+    )
+    facts.add_row(
+        "chunks",
+        f"{summary.chunks_merged} merged, {summary.lost_chunks} lost, {summary.doubled_chunks} counted twice",
+    )
+    virtual = f" for {summary.virtual_s:.0f} virtual seconds" if summary.virtual_s else ""
+    facts.add_row("time", f"{summary.wall_s:.1f} s{virtual}")
+    console.print(facts)
+
+
+def size_text(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,84 @@
+"""Builds the parties of a federation from settings: the same for simulated and for real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ofl_iot.fleet.assignment import FleetSettings
+from ofl_iot.fleet.clustering import ClusteringSettings
+from ofl_iot.ids import DeviceId, FederationId, federation_id
+from ofl_iot.opportunity.release import ReleaseSettings
+from ofl_iot.protocol.codec import encode
+from ofl_iot.protocol.topics import Kind, Topic, Topics
+from ofl_iot.roles.agent import AgentMachine
+from ofl_iot.roles.coordinator import CoordinatorMachine, ModelProfile
+from ofl_iot.roles.device import DeviceMachine, DeviceProfile
+from ofl_iot.roles.leader import LeaderMachine, LeaderProfile, ShareOfSamples
+from ofl_iot.runtime.protection import Clear
+from ofl_iot.runtime.settings import Settings
+from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox
+from ofl_iot.workloads.base import Workload
+
+
+@dataclass(frozen=True)
+class AgentPlan:
+    """One device: how to make its machine, what runs its jobs, its last will."""
+
+    name: DeviceId
+    make: Callable[[], AgentMachine]
+    toolbox: DeviceToolbox
+    will: tuple[str, bytes]
+
+
+@dataclass(frozen=True)
+class CoordinatorPlan:
+    """The coordinator: how to make its machine and what runs its jobs."""
+
+    make: Callable[[], CoordinatorMachine]
+    toolbox: CoordinatorToolbox
+
+
+class Parties:
+    """Makes the parties of one federation."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.federation: FederationId = federation_id(settings.federation.id)
+
+    def agent(self, name: DeviceId, workload: Workload, device_type: str, rng: np.random.Generator) -> AgentPlan:
+        """A device with its data."""
+        settings = self.settings
+        profile = DeviceProfile(
+            device=name,
+            model=workload.digest,
+            size=workload.size,
+            block_size=settings.leader.block_size,
+            sample_count=workload.sample_count,
+            device_type=device_type,
+            heartbeat_s=settings.fleet.heartbeat_s,
+        )
+
+        def make() -> AgentMachine:
+            device = DeviceMachine(profile, settings.training, settings.upload, settings.download)
+            leader_profile = LeaderProfile(name, workload.digest, device.model.layout)
+            return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, ShareOfSamples()))
+
+        toolbox = DeviceToolbox(
+            workload, settings.training, settings.upload, ReleaseSettings(mode="off"), Clear(workload.size), rng
+        )
+        topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
+        return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
+
+    def coordinator(self, judge: Workload) -> CoordinatorPlan:
+        """The coordinator with held-out data."""
+        settings = self.settings
+        profile = ModelProfile(judge.digest, judge.initial(settings.federation.seed))
+        fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
+
+        def make() -> CoordinatorMachine:
+            return CoordinatorMachine(profile, settings.round, settings.fleet, fleet)
+
+        return CoordinatorPlan(make, CoordinatorToolbox(judge, Clear(judge.size)))

@@ -1,0 +1,56 @@
+"""All settings of a federation, section by section; `settings_file` reads and shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from ofl_iot.roles.rules import (
+    AtLeastOne,
+    DownloadRules,
+    FleetRules,
+    LeaderRules,
+    Number,
+    Positive,
+    RoundRules,
+    TrainingRules,
+    UploadRules,
+)
+from ofl_iot.transport.settings import MqttSettings
+
+
+class FederationSettings(msgspec.Struct, frozen=True):
+    """Which federation, and what it learns."""
+
+    id: str = "demo"
+    workload: Literal["digits"] = "digits"
+    model: Literal["mlp", "softmax"] = "mlp"
+    seed: Number = 0
+    """Of the initial model, which every party derives alike."""
+
+
+class SimulationSettings(msgspec.Struct, frozen=True):
+    """`ofl sim`: a whole federation on one machine."""
+
+    devices: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 16
+    rounds: AtLeastOne = 12
+    seed: Number = 0
+    alpha: Positive = 0.5
+    """Of the Dirichlet split: the smaller, the more the devices' data differ."""
+    step_s: Positive = 0.02
+    """Seconds a training step takes on the fastest device type (D); slower types take longer in proportion."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Everything an operator may set."""
+
+    federation: FederationSettings = FederationSettings()
+    mqtt: MqttSettings = MqttSettings()
+    training: TrainingRules = TrainingRules()
+    upload: UploadRules = UploadRules()
+    download: DownloadRules = DownloadRules()
+    leader: LeaderRules = LeaderRules()
+    round: RoundRules = RoundRules()
+    fleet: FleetRules = FleetRules()
+    simulation: SimulationSettings = SimulationSettings()

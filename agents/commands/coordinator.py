@@ -1,0 +1,38 @@
+"""`ofl coordinator`: the coordinator of a federation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from agents import program
+from agents.parties import Parties
+from ofl_iot.ids import COORDINATOR
+from ofl_iot.roles.coordinator import CoordinatorMachine
+from ofl_iot.roles.machine import Machine
+from ofl_iot.workloads.digits import digits_federation
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Nothing beyond what every party takes."""
+    program.add_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until the last round is closed (`round.count`) or until told to stop."""
+    settings = program.settings_of(options)
+    _, judge = digits_federation(1, settings.simulation.seed, model=settings.federation.model)
+    plan = Parties(settings).coordinator(judge)
+    last: list[CoordinatorMachine] = []
+
+    def finished(machine: Machine) -> bool:
+        if isinstance(machine, CoordinatorMachine):
+            last[:] = [machine]
+            return machine.finished
+        return False
+
+    program.run_party(COORDINATOR, plan.make, plan.toolbox, settings, program.state_folder(options), finished=finished)
+    if last and last[0].finished:
+        accuracy = judge.evaluate(last[0].model).accuracy
+        sys.stdout.write(f"rounds={last[0].counter.completed} accuracy={accuracy:.4f}\n")
+    return 0

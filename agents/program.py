@@ -1,0 +1,102 @@
+"""Runs one party as a process: link, store, executor, signals, and an end in good order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from agents.cli import add_settings_options, overrides_of
+from ofl_iot.errors import ConfigError
+from ofl_iot.ids import DeviceId, federation_id
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.machine import Machine
+from ofl_iot.runtime.live import Equipment, LiveParty
+from ofl_iot.runtime.settings import Settings
+from ofl_iot.runtime.settings_file import load_settings
+from ofl_iot.runtime.store import SqliteStore
+from ofl_iot.runtime.telemetry import TelemetrySource
+from ofl_iot.runtime.toolbox import Pace, Toolbox
+from ofl_iot.runtime.wire import Wire
+from ofl_iot.transport.mqtt import MqttLink, Will
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every long-running party takes."""
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="where the store is kept (default: $STATE_DIRECTORY or ./ofl-state)"
+    )
+    add_settings_options(parser)
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The effective settings of a program."""
+    return load_settings(Settings, options.config, os.environ, overrides_of(options)).settings
+
+
+def state_folder(options: argparse.Namespace) -> Path:
+    """The folder of the store, made if need be."""
+    folder: Path = options.state or Path(os.environ.get("STATE_DIRECTORY", "ofl-state"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the state folder {folder}: {error.strerror}; choose one with --state"
+        ) from error
+    return folder
+
+
+def run_party(
+    name: DeviceId,
+    make: Callable[[], Machine],
+    toolbox: Toolbox,
+    settings: Settings,
+    state: Path,
+    *,
+    will: tuple[str, bytes] | None = None,
+    meter: TelemetrySource | None = None,
+    pace: Pace | None = None,
+    finished: Callable[[Machine], bool] = lambda _: False,
+) -> None:
+    """Run until SIGTERM or SIGINT, or until the machine has `finished`."""
+    asyncio.run(_run(name, make, toolbox, settings, state, will, meter, pace, finished))
+
+
+async def _run(
+    name: DeviceId,
+    make: Callable[[], Machine],
+    toolbox: Toolbox,
+    settings: Settings,
+    state: Path,
+    will: tuple[str, bytes] | None,
+    meter: TelemetrySource | None,
+    pace: Pace | None,
+    finished: Callable[[Machine], bool],
+) -> None:
+    wire = Wire(federation_id(settings.federation.id))
+    echo = wire.topics.build(Topic(Kind.ECHO, name))
+    link = MqttLink(settings.mqtt, name, Will(*will) if will else None, echo_topic=echo)
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="ofl-job") as executor:
+        equipment = Equipment(
+            link=link,
+            store=SqliteStore(state / f"{name}.sqlite"),
+            toolbox=toolbox,
+            wire=wire,
+            executor=executor,
+            meter=meter,
+            pace=pace,
+        )
+        party = LiveParty(name, make, equipment)
+        running = asyncio.create_task(party.run(), name=name)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, party.stop)
+        while not running.done() and not finished(party.machine):
+            await asyncio.wait({running}, timeout=0.5)
+        if not running.done():
+            party.stop()
+        await running

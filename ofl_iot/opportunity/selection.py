@@ -43,10 +43,11 @@ def utility_levels(scores: Vector, quantile: float = UTILITY_QUANTILE) -> Levels
         return levels
     unit = float(np.quantile(strided_sample(scores), quantile)) or float(scores.max()) or 1.0
     factor = np.float32(min(_TOP / unit, 1e38))
+    cap = np.full(min(BLOCK, len(scores)), _TOP, np.float32)  # numpy has no vector form for a minimum with a scalar
     with np.errstate(over="ignore"):
         for part in blocks(len(scores)):
             scaled = scores[part] * factor
-            levels[part] = np.minimum(scaled, _TOP, out=scaled)
+            levels[part] = np.minimum(scaled, cap[: len(scaled)], out=scaled)
     return levels
 
 

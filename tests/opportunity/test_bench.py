@@ -1,0 +1,31 @@
+"""The bench measures what it says, on a small model here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agents import bench_opportunity
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(bench_opportunity, "PARAMETERS", 50_000)
+    monkeypatch.setattr(bench_opportunity, "ROUNDS", 1)
+
+
+def test_the_figures_are_written_and_printed(small, tmp_path, capsys):
+    bench_opportunity.main(["--json", str(tmp_path / "figures.json")])
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert {"release_ratio", "merge_ratio", "bytes_per_selected", "device_bytes_per_param"} <= set(figures)
+    assert all(value > 0 for value in figures.values())
+    assert 2.5 < figures["bytes_per_selected"] < 3.6
+    assert "release_ratio" in capsys.readouterr().out
+
+
+def test_a_device_needs_at_most_forty_bytes_a_parameter():
+    device = bench_opportunity._device(1)
+    for mode in ("rigorous", "paper"):
+        peak = bench_opportunity._peak_bytes(lambda mode=mode: device.release(mode))
+        assert bench_opportunity.STATE_BYTES + peak / bench_opportunity.PARAMETERS <= 40

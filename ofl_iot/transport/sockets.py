@@ -30,7 +30,9 @@ class CountedSocket:
     @property
     def readable_now(self) -> bool:
         """Whether bytes wait here that the operating system no longer announces."""
-        tls_bytes = self._raw.pending() if isinstance(self._raw, ssl.SSLSocket) and not self.closed else 0
+        if self.closed:
+            return False
+        tls_bytes = self._raw.pending() if isinstance(self._raw, ssl.SSLSocket) else 0
         return self._taken < len(self._ahead) or tls_bytes > 0
 
     @property

@@ -27,6 +27,15 @@ def test_two_links_talk_in_order(open_broker: Any, linked: Any, eventually: Any)
     asyncio.run(story())
 
 
+def test_a_thousand_small_messages_arrive(open_broker: Any, linked: Any, eventually: Any) -> None:
+    async def story() -> None:
+        async with open_broker() as port, linked(port, "a") as (a, _), linked(port, "b", "t") as (_, heard):
+            assert all(a.publish("t", b"%d" % i, qos=0) for i in range(1000))
+            await eventually(lambda: heard.payloads == [b"%d" % i for i in range(1000)])
+
+    asyncio.run(story())
+
+
 def test_binary_payloads_arrive_unchanged(open_broker: Any, linked: Any, eventually: Any) -> None:
     async def story() -> None:
         payloads = [b"", bytes(range(256)), b"\xff\xfe\x00" * 20_000]

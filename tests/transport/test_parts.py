@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import socket
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from ofl_iot.errors import TopicError
 from ofl_iot.transport.backoff import Backoff, Outage
 from ofl_iot.transport.echo import Echo
 from ofl_iot.transport.pending import MAX_PENDING, Outgoing, Pending
+from ofl_iot.transport.sockets import CountedSocket
 from ofl_iot.transport.subscriptions import Subscriptions, checked_pattern, checked_topic, matches
 
 seconds = st.floats(0.001, 1000.0)
@@ -129,3 +131,32 @@ def test_pending_is_bounded_in_bytes_and_number() -> None:
     for packet in range(MAX_PENDING):
         many.add(packet, Outgoing("t", b"", 1, retain=False))
     assert not many.has_room(large)
+
+
+@given(st.binary(min_size=1, max_size=200), st.lists(st.integers(1, 50), max_size=10))
+def test_a_socket_that_reads_ahead_keeps_every_byte(data: bytes, sizes: list[int]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        counted = CountedSocket(ours)
+        theirs.send(data)
+        got = b"".join(counted.recv(size) for size in sizes[: len(data) // 50])
+        assert data.startswith(got)
+        assert counted.readable_now == (0 < len(got) < len(data))
+        while len(got) < len(data):
+            got += counted.recv(7)
+        assert got == data
+        assert counted.bytes_received == len(data)
+        with pytest.raises(BlockingIOError):
+            counted.recv(1)
+
+
+def test_a_closed_socket_has_nothing_more_to_read() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        counted = CountedSocket(ours)
+        theirs.send(b"ab")
+        counted.recv(1)
+        assert counted.readable_now
+        counted.close()
+        assert not counted.readable_now

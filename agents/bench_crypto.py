@@ -2,8 +2,8 @@
 
     python -m agents.bench_crypto [--params N] [--json FILE]
 
-Processor seconds of one thread, the best of a few repetitions; ours and TenSEAL's alternate, so that a busy machine slows
-both. The literal FHE-DFT is measured on one ciphertext and scaled to the model.
+Processor seconds of one thread, the best of a few repetitions; ours and TenSEAL's alternate, so that a busy machine
+slows both. The literal FHE-DFT is measured on one ciphertext and scaled to the model.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,6 +76,10 @@ class Keys:
         return Origin(self.context, 1, member)
 
 
+def _serialised(vectors: list[Any]) -> list[bytes]:
+    return [vector.serialize() for vector in vectors]
+
+
 class TenSeal:
     """Slot-packed encryption as NVIDIA FLARE does it, on one thread."""
 
@@ -124,7 +129,7 @@ def _upload_figures(keys: Keys, values: Floats, repeats: int, entropy: Entropy) 
         enc_s, upload_s = min(enc_s, seconds), min(upload_s, seconds + packing_s)
         our_bytes = sum(map(len, parts))
         seconds, vectors = timed(theirs.encrypt)
-        packing_s, parts = timed(lambda made=vectors: [vector.serialize() for vector in made])
+        packing_s, parts = timed(partial(_serialised, vectors))
         their_enc_s, their_upload_s = min(their_enc_s, seconds), min(their_upload_s, seconds + packing_s)
         their_bytes = sum(map(len, parts))
     return {

@@ -40,6 +40,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class _FilterNote(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     name: str
     taps: tuple[int, ...]
+    bits: int
 
 
 class _RequestNote(Note, frozen=True):
@@ -63,11 +64,11 @@ class _AnswerNote(Note, frozen=True):
 
 
 def _notes(filters: Sequence[Filter]) -> tuple[_FilterNote, ...]:
-    return tuple(_FilterNote(chosen.name, chosen.taps) for chosen in filters)
+    return tuple(_FilterNote(chosen.name, chosen.taps, chosen.bits) for chosen in filters)
 
 
 def _filters(notes: Sequence[_FilterNote]) -> tuple[Filter, ...]:
-    return tuple(Filter(note.name, note.taps) for note in notes)
+    return tuple(Filter(note.name, note.taps, note.bits) for note in notes)
 
 
 def _check_queries(title: str, queries: Sequence[Query], rows: int, filters: int) -> None:

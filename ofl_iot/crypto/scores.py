@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ofl_iot.crypto import noise
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, Values, encode
-from ofl_iot.crypto.filters import HIGH_BAND, TAP_BITS, Filter
+from ofl_iot.crypto.filters import HIGH_BAND, Filter
 from ofl_iot.crypto.params import ERROR_SIGMA, ParameterSet
 from ofl_iot.crypto.relinearisation import RelinKey, relinearise
 from ofl_iot.crypto.ring import Residues, Small, ring_of
@@ -43,8 +43,8 @@ class ScorePlan:
     """What the coordinator asks of a round's models."""
 
     max_energy: float = 64.0
-    """Largest ||D||² for which band energies do not wrap; distances and inner products reach 2^TAP_BITS times further.
-    The error of a score shrinks with its square root: choose it near what honest updates have."""
+    """Largest ||D||² for which band energies do not wrap; distances and inner products reach 2^bits times further.
+    The error of a score shrinks with its square root: choose it a few times what honest updates have."""
     filters: tuple[Filter, ...] = (HIGH_BAND,)
     projections: int = 1
     """A wrapped energy escapes each projection with odds of at most one half."""
@@ -52,7 +52,8 @@ class ScorePlan:
 
     def energy_gain(self, params: ParameterSet) -> int:
         """Power of two that makes the largest filtered energy a quarter of Q."""
-        room = params.modulus / (4 * math.ldexp(self.max_energy, 2 * params.scale_bits + TAP_BITS))
+        bits = max((chosen.bits for chosen in self.filters), default=0)
+        room = params.modulus / (4 * math.ldexp(self.max_energy, 2 * params.scale_bits + bits))
         if not (self.max_energy > 0 and room >= 1):
             raise ConfigError(
                 f"max_energy {self.max_energy:g}: choose more than 0 and at most {self.max_energy * room:g} "
@@ -259,7 +260,8 @@ def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: Score
         if not query.second:
             projections[leader] = (*projections[leader], value / projection_unit)
         elif query.filter_no >= 0:
-            bands[plan.filters[query.filter_no].name][leader] = value / math.ldexp(energy_unit, TAP_BITS)
+            chosen = plan.filters[query.filter_no]
+            bands[chosen.name][leader] = value / math.ldexp(energy_unit, chosen.bits)
         else:
             one, two = place[leader], place[DeviceId(query.second)]
             gram[one, two] = gram[two, one] = value / energy_unit

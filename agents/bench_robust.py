@@ -53,7 +53,8 @@ def run(
             for form in forms:
                 progress(f"{images.name}: {attack}, {malicious} of {setting.leaders} malicious, {form}")
                 outcomes = [
-                    run_once(images, setting, ATTACKS[attack], malicious, s_factor(form), seed) for seed in seeds
+                    run_once(images, setting, ATTACKS[attack], malicious, s_factor=s_factor(form), seed=seed)
+                    for seed in seeds
                 ]
                 row = {"data": images.name, "attack": attack, "malicious": malicious, "form": form}
                 rows.append({**row, **_averages(outcomes)})

@@ -43,7 +43,7 @@ class GateOutcome:
 
 
 def run_gate(
-    data: Images, setting: GateSetting, attack: Attack, malicious: int, rules: GateRules, seed: int
+    data: Images, setting: GateSetting, attack: Attack, malicious: int, *, rules: GateRules, seed: int
 ) -> GateOutcome:
     """Let devices arrive one by one, their updates pass the gate, and the leader merge what is admitted."""
     rng = np.random.default_rng(seed)

@@ -112,7 +112,7 @@ class Perceptron:
         first, _, second, _ = self.layers(theta)
         first[:] = rng.normal(0.0, np.sqrt(2.0 / self.pixels), first.shape)
         second[:] = rng.normal(0.0, np.sqrt(1.0 / self.hidden), second.shape)
-        return theta[0]
+        return np.asarray(theta[0])
 
     def layers(self, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Views of (pixels x hidden), (hidden), (hidden x classes), (classes) for each copy."""
@@ -152,7 +152,7 @@ class Perceptron:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Everyone's data pooled, and which rows belong to which device; device d serves cluster d // devices_per_cluster."""
+    """Everyone's data pooled and each device's rows; device d serves cluster d // devices_per_cluster."""
 
     images: Floats
     labels: Labels
@@ -175,7 +175,7 @@ def build_fleet(data: Images, setting: Setting, attack: Attack, malicious: int, 
 def dirichlet_split(
     labels: Labels, parts: int, alpha: float, rng: np.random.Generator, least: int = 10
 ) -> tuple[npt.NDArray[np.int64], ...]:
-    """Rows for each of `parts` devices, each class dealt in Dirichlet(alpha) shares; drawn again until all have some."""
+    """Rows of each of `parts` devices: every class dealt in Dirichlet(alpha) shares, again until all have some."""
     for _ in range(1000):
         dealt: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(parts)]
         for label in range(CLASSES):
@@ -206,7 +206,9 @@ def train_clusters(
     return clusters
 
 
-def run_once(data: Images, setting: Setting, attack: Attack, malicious: int, s_factor: SFactor, seed: int) -> Outcome:
+def run_once(
+    data: Images, setting: Setting, attack: Attack, malicious: int, *, s_factor: SFactor, seed: int
+) -> Outcome:
     """One federation from the first round to the last under one attack and one s-factor form."""
     rng = np.random.default_rng(seed)
     fleet = build_fleet(data, setting, attack, malicious, rng)

@@ -47,7 +47,7 @@ def majority_core(cosines: FloatArray, least: int) -> npt.NDArray[np.bool_]:
         sums[b, :] = sums[:, b] = -np.inf
         sizes[a] += sizes[b]
         group[group == b] = a
-    return group == np.argmax(np.bincount(group))
+    return np.asarray(group == np.argmax(np.bincount(group)))
 
 
 def agreement(cosines: FloatArray, trusted: npt.NDArray[np.bool_], least: int) -> Agreement:

@@ -23,7 +23,7 @@ def flip_labels(labels: LabelArray, classes: int) -> LabelArray:
 
 def stamp_trigger(images: FloatArray) -> FloatArray:
     """A bright square in the upper left corner of each image; images are (..., height, width), brightness in [0, 1]."""
-    stamped = images.copy()
+    stamped = np.array(images)
     stamped[..., :TRIGGER_SIDE, :TRIGGER_SIDE] = TRIGGER_VALUE
     return stamped
 

@@ -4,12 +4,17 @@ Norm and direction of a device's sparse updates are held against the running sta
 direction is remembered as a short signed hash ("sketch") of the updates, whose inner products are those of the
 updates themselves in expectation, so an observation costs O(chunk) and the state a few KiB a device. The state is
 plain numbers and bytes: fed with the same updates after a restart, the gate answers the same.
+
+A device that alone holds a class points away from the others as much as a sign flipper does. What tells them apart is
+how often they push: the account is charged once a turn (a run of chunks of one device) and relieved by the turns of
+all others, so that what counts is the opposition a device brings in per unit of the cluster's time. The price: an
+attacker that speaks rarely is held by the clipping of norms alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,16 +33,16 @@ class GateRules:
     """Thresholds of the gate.
 
     enabled         off: everything is admitted and nothing is remembered
-    sketch_size     numbers that stand for a direction, a power of two; cosines are off by about 1/sqrt(it)
+    sketch_size     numbers that stand for a direction; cosines are off by about 1/sqrt(sketch_size)
     memory          share of the remembered direction and norm that survives a new update
-    warm_up         updates a device must have released before its direction is judged or a measure for others
+    warm_up         turns a device must have had before its direction is judged or is a measure for others
     loud_above      robust deviations above the others' median log RMS value from which loudness is charged
-    norm_floor      least deviation of log RMS values: chunks of one honest update differ by that much
-    informative     least usual cosine between devices for directions to mean anything
-    tolerance       cosine with the others, as a negative multiple of the usual one, that is still forgiven
-    severity        charge per unit of that multiple beyond the tolerance
-    heaviest_charge most one update can be charged for its norm, and for its direction
-    relief          what an inconspicuous update pays back
+    norm_floor      least deviation of log RMS values: honest devices differ by that much anyway
+    tolerance       cosine with the others' common direction, as a negative number's size, that is still forgiven
+    severity        charge per unit of cosine beyond the tolerance
+    loud_charge     most one turn can be charged for its norm
+    turn_charge     most one turn can be charged for its direction
+    relief          what is paid back while every other device has a turn
     fullest_account where an account stops growing, so that nobody is blocked for ever
     limit           accounts above it block, never more than a minority of the devices
     clip            RMS values above this multiple of the usual one are scaled down to it
@@ -47,14 +52,14 @@ class GateRules:
     sketch_size: int = 1024
     memory: float = 0.8
     warm_up: int = 2
-    loud_above: float = 4.0
-    norm_floor: float = 0.35
-    informative: float = 0.1
-    tolerance: float = 0.3
-    severity: float = 1.0
-    heaviest_charge: float = 1.0
+    loud_above: float = 3.0
+    norm_floor: float = 0.3
+    tolerance: float = 0.15
+    severity: float = 4.0
+    loud_charge: float = 1.0
+    turn_charge: float = 0.6
     relief: float = 0.25
-    fullest_account: float = 6.0
+    fullest_account: float = 4.0
     limit: float = 1.5
     clip: float = 3.0
 
@@ -75,10 +80,10 @@ class Admission:
 class DeviceRecord:
     """What the gate remembers of one device; journalled as it stands."""
 
-    updates: int
+    turns: int
+    last_turn: int
     suspicion: float
     log_rms: float
-    support: float
     sketch: bytes
 
 
@@ -107,62 +112,69 @@ class Gate:
         norm = float(np.linalg.norm(values.astype(np.float64)))
         record = self._records.get(device)
         if not self.rules.enabled or norm == 0.0:
-            return Admission(accept=True, scale=1.0, suspicion=record.suspicion if record else 0.0)
+            return Admission(accept=device not in self.blocked(), scale=1.0, suspicion=_suspicion(record))
         log_rms = float(np.log(norm / np.sqrt(values.size)))
-        record = self._remember(device, record, log_rms, self._sketch(indices, values / norm))
-        usual, charge = self._norm_charge(device, log_rms)
-        support, turn = self._direction_charge(device, record)
-        change = charge + turn
-        suspicion = record.suspicion + (change if change > 0.0 else -self.rules.relief)
-        suspicion = min(max(suspicion, 0.0), self.rules.fullest_account)
-        self._records[device] = DeviceRecord(record.updates, suspicion, record.log_rms, support, record.sketch)
-        scale = min(1.0, self.rules.clip * float(np.exp(usual - log_rms)))
-        return Admission(accept=device not in self.blocked(), scale=scale, suspicion=suspicion)
+        sketch = self._sketch(indices, values / norm)
+        measures = self._measures(device)
+        usual = _median([measure.log_rms for measure in measures], log_rms)
+        record = self._remember(record, log_rms, sketch, measures)
+        self._records[device] = record
+        return Admission(
+            accept=device not in self.blocked(),
+            scale=min(1.0, self.rules.clip * float(np.exp(usual - log_rms))),
+            suspicion=record.suspicion,
+        )
 
     def blocked(self) -> frozenset[DeviceId]:
         """Devices whose updates are refused: the most suspected above the limit, never more than a minority."""
-        most = (len(self._records) - 1) // 2
-        worst = sorted(self._records.items(), key=lambda item: (-item[1].suspicion, item[0]))[: max(most, 0)]
-        return frozenset(device for device, record in worst if record.suspicion > self.rules.limit)
-
-    def _remember(
-        self, device: DeviceId, record: DeviceRecord | None, log_rms: float, sketch: Sketch
-    ) -> DeviceRecord:
-        if record is None:
-            record = DeviceRecord(1, 0.0, log_rms, 0.0, sketch.tobytes())
-        else:
-            keep = self.rules.memory
-            mixed = np.float32(keep) * np.frombuffer(record.sketch, dtype=np.float32) + np.float32(1 - keep) * sketch
-            usual = keep * record.log_rms + (1 - keep) * log_rms
-            record = DeviceRecord(record.updates + 1, record.suspicion, usual, record.support, mixed.tobytes())
-        self._records[device] = record
-        return record
+        if not self.rules.enabled:
+            return frozenset()
+        suspected = [(-r.suspicion, d) for d, r in self._records.items() if r.suspicion > self.rules.limit]
+        return frozenset(device for _, device in sorted(suspected)[: max(0, (len(self._records) - 1) // 2)])
 
     def _measures(self, device: DeviceId) -> list[DeviceRecord]:
         """Records of the other devices that are not blocked and have been seen often enough to be a measure."""
         out = self.blocked() | {device}
-        return [r for d, r in self._records.items() if d not in out and r.updates >= self.rules.warm_up]
+        return [r for d, r in self._records.items() if d not in out and r.turns >= self.rules.warm_up]
 
-    def _norm_charge(self, device: DeviceId, log_rms: float) -> tuple[float, float]:
-        """The usual log RMS value, and the charge for exceeding it."""
-        others = np.array([record.log_rms for record in self._measures(device)])
-        if others.size < 2:
-            return log_rms, 0.0
-        z = float(robust_z(np.array([log_rms]), others, self.rules.norm_floor)[0])
-        return float(np.median(others)), min(max(z - self.rules.loud_above, 0.0), self.rules.heaviest_charge)
+    def _remember(
+        self, record: DeviceRecord | None, log_rms: float, sketch: Sketch, measures: list[DeviceRecord]
+    ) -> DeviceRecord:
+        """The device's record after this update; norm and account move only with the first chunk of a turn."""
+        now = max((r.last_turn for r in self._records.values()), default=0)
+        if record is None:
+            return DeviceRecord(1, now + 1, 0.0, log_rms, sketch.tobytes())
+        keep = np.float32(self.rules.memory)
+        mixed = keep * np.frombuffer(record.sketch, dtype=np.float32) + (np.float32(1) - keep) * sketch
+        if record.last_turn == now:
+            return replace(record, sketch=mixed.tobytes())
+        elapsed = (now + 1 - record.last_turn) / len(self._records)
+        charge = self._norm_charge(log_rms, measures)
+        if record.turns >= self.rules.warm_up:
+            charge += self._direction_charge(mixed, measures)
+        suspicion = max(0.0, record.suspicion - self.rules.relief * elapsed) + charge
+        return DeviceRecord(
+            turns=record.turns + 1,
+            last_turn=now + 1,
+            suspicion=min(suspicion, self.rules.fullest_account),
+            log_rms=self.rules.memory * record.log_rms + (1.0 - self.rules.memory) * log_rms,
+            sketch=mixed.tobytes(),
+        )
 
-    def _direction_charge(self, device: DeviceId, record: DeviceRecord) -> tuple[float, float]:
-        """The device's median cosine with the others, and the charge for pointing away from them."""
-        others = self._measures(device)
-        if len(others) < 2 or record.updates < self.rules.warm_up:
-            return record.support, 0.0
-        own = _direction(record)
-        support = float(np.median([float(own @ _direction(other)) for other in others]))
-        usual = float(np.median([other.support for other in others]))
-        if usual < self.rules.informative:
-            return support, 0.0
-        charge = self.rules.severity * (-support / usual - self.rules.tolerance)
-        return support, min(max(charge, 0.0), self.rules.heaviest_charge)
+    def _norm_charge(self, log_rms: float, measures: list[DeviceRecord]) -> float:
+        if len(measures) < 2:
+            return 0.0
+        usual = np.array([measure.log_rms for measure in measures])
+        z = float(robust_z(np.array([log_rms]), usual, self.rules.norm_floor)[0])
+        return min(max(z - self.rules.loud_above, 0.0), self.rules.loud_charge)
+
+    def _direction_charge(self, sketch: Sketch, measures: list[DeviceRecord]) -> float:
+        """Charge for the cosine between the device's direction and the sum of the others' unit directions."""
+        if len(measures) < 2:
+            return 0.0
+        common = _unit(sum((_unit(np.frombuffer(m.sketch, dtype=np.float32)) for m in measures), np.zeros(1)))
+        cosine = float(_unit(sketch) @ common)
+        return min(max(self.rules.severity * (-cosine - self.rules.tolerance), 0.0), self.rules.turn_charge)
 
     def _sketch(self, indices: IntArray, values: FloatArray) -> Sketch:
         """Sum of ±values in the bucket each index hashes to (splitmix64 of index and salt)."""
@@ -175,9 +187,17 @@ class Gate:
         return np.bincount(buckets, signs * values, self.rules.sketch_size).astype(np.float32)
 
 
-def _direction(record: DeviceRecord) -> npt.NDArray[np.float64]:
-    sketch = np.frombuffer(record.sketch, dtype=np.float32).astype(np.float64)
-    return np.asarray(sketch / max(float(np.linalg.norm(sketch)), 1e-30))
+def _unit(vector: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    wide = vector.astype(np.float64)
+    return np.asarray(wide / max(float(np.linalg.norm(wide)), 1e-30))
+
+
+def _median(values: list[float], otherwise: float) -> float:
+    return float(np.median(values)) if len(values) >= 2 else otherwise
+
+
+def _suspicion(record: DeviceRecord | None) -> float:
+    return 0.0 if record is None else record.suspicion
 
 
 def _check(device: DeviceId, indices: IntArray, values: FloatArray) -> None:

@@ -127,7 +127,7 @@ def _worst(accounts: FloatArray, limit: float, most: int) -> BoolArray:
 
 
 def _disagreement(found: Agreement, rules: LedgerRules) -> FloatArray:
-    """Charge of each leader for pointing away from the majority, negative for agreeing; 0 when directions say nothing."""
+    """Charge for pointing away from the majority, negative for agreeing; 0 when directions say nothing."""
     if found.within < rules.informative:
         return np.zeros(found.support.size)
     beyond = -found.support / found.within - rules.tolerance

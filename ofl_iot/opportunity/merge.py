@@ -31,6 +31,9 @@ Mileage = npt.NDArray[np.float64]
 BLOCK_SIZE = 4096
 """Parameters in one block of a download."""
 
+MIN_GAP_S = 1e-3
+"""Updates closer than this count as so far apart: a rate stays finite whatever the clock does."""
+
 
 @dataclass(frozen=True)
 class Arrivals:
@@ -62,7 +65,7 @@ class ArrivalRates:
         if known is None:
             heard = Arrivals(now)
         else:
-            gap = max(0.0, now - known.last_s)
+            gap = max(MIN_GAP_S, now - known.last_s)
             old = gap if known.gap_s is None else known.gap_s
             heard = Arrivals(max(now, known.last_s), (1 - self.smoothing) * old + self.smoothing * gap)
         return ArrivalRates(self.smoothing, {**self.devices, device: heard})
@@ -73,7 +76,7 @@ class ArrivalRates:
 
     def compensation(self, device: DeviceId) -> float:
         """mean rate / rate of the device; 1 while too little is known to tell."""
-        gaps = {name: a.gap_s for name, a in self.devices.items() if a.gap_s}
+        gaps = {name: a.gap_s for name, a in self.devices.items() if a.gap_s is not None}
         if device not in gaps:
             return 1.0
         mean_rate = math.fsum(1 / gap for gap in gaps.values()) / len(gaps)

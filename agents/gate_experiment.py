@@ -1,4 +1,4 @@
-"""One cluster with poisoned devices, for the leader-side gate: devices of different speed, sparse updates, one leader."""
+"""One cluster with poisoned devices, for the leader-side gate: devices of different speed and one leader."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from agents.robust_experiment import CLASSES, Attack, Floats, Images, Perceptron, dirichlet_split, judge
+from agents.robust_experiment import CLASSES, Attack, Images, Perceptron, dirichlet_split, judge
 from ofl_iot.ids import DeviceId
 from ofl_iot.robust.gate import Gate, GateRules
 
@@ -79,7 +79,14 @@ def run_gate(
             refused[i] += not admission.accept
             if admission.accept:
                 theta[chosen[part]] += np.float32(step[i] * admission.scale) * values[part]
-    return _outcome(model, theta, data, bad, seen, refused)
+    accuracy, success = judge(model, theta, data)
+    attackers = np.isin(np.arange(setting.devices), sorted(bad))
+    return GateOutcome(
+        accuracy=accuracy,
+        attack_success=success,
+        attackers_refused=float(refused[attackers].sum() / seen[attackers].sum()) if bad else None,
+        honest_refused=float(refused[~attackers].sum() / seen[~attackers].sum()),
+    )
 
 
 def _deal(labels: npt.NDArray[np.int64], setting: GateSetting, rng: np.random.Generator) -> list[npt.NDArray[np.int64]]:
@@ -91,21 +98,3 @@ def _deal(labels: npt.NDArray[np.int64], setting: GateSetting, rng: np.random.Ge
         for k, label in enumerate(own):
             rows[setting.devices - setting.slow + k] = np.flatnonzero(labels == label)
     return rows
-
-
-def _outcome(
-    model: Perceptron,
-    theta: Floats,
-    data: Images,
-    bad: frozenset[int],
-    seen: npt.NDArray[np.float64],
-    refused: npt.NDArray[np.float64],
-) -> GateOutcome:
-    accuracy, success = judge(model, theta, data)
-    attackers = np.isin(np.arange(seen.size), sorted(bad))
-    return GateOutcome(
-        accuracy=accuracy,
-        attack_success=success,
-        attackers_refused=float(refused[attackers].sum() / seen[attackers].sum()) if bad else None,
-        honest_refused=float(refused[~attackers].sum() / seen[~attackers].sum()),
-    )

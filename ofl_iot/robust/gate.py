@@ -69,7 +69,7 @@ DEFAULT_RULES = GateRules()
 
 @dataclass(frozen=True)
 class Admission:
-    """What the leader does with one update: merge it or not, by how much to scale it, and how suspected its device is."""
+    """What the leader does with one update: whether to merge it, how far to scale it, how suspected its device is."""
 
     accept: bool
     scale: float

@@ -50,16 +50,20 @@ class ScorePlan:
     """A wrapped energy escapes each projection with odds of at most one half."""
     gram: bool = True
 
-    def energy_gain(self, params: ParameterSet) -> int:
-        """Power of two that makes the largest filtered energy a quarter of Q."""
+    def largest_energy(self, params: ParameterSet) -> float:
+        """The most that `max_energy` can be: a filtered energy must stay below a quarter of Q."""
         bits = max((chosen.bits for chosen in self.filters), default=0)
-        room = params.modulus / (4 * math.ldexp(self.max_energy, 2 * params.scale_bits + bits))
-        if not (self.max_energy > 0 and room >= 1):
+        return params.modulus / math.ldexp(4.0, 2 * params.scale_bits + bits)
+
+    def energy_gain(self, params: ParameterSet) -> int:
+        """Power of two that lifts `max_energy` to what Q has room for."""
+        largest = self.largest_energy(params)
+        if not 0 < self.max_energy <= largest:
             raise ConfigError(
-                f"max_energy {self.max_energy:g}: choose more than 0 and at most {self.max_energy * room:g} "
-                f"for parameter set {params.name!r}"
+                f"max_energy {self.max_energy:g}: choose more than 0 and at most {largest:.0f} for parameter set "
+                f"{params.name!r} with these filters"
             )
-        return 1 << math.floor(math.log2(room))
+        return 1 << math.floor(math.log2(largest / self.max_energy))
 
     def projection_gain(self, params: ParameterSet) -> int:
         """Power of two that leaves a projection 2^12 times the length of an honest update."""
@@ -120,9 +124,11 @@ def energy_sigma(context: KeyContext, plan: ScorePlan) -> float:
     product = 2 * math.sqrt(plan.max_energy) * params.scale * noise.fresh_noise(params, leaders) * shrink
     key_noise = ERROR_SIGMA * leaders * math.sqrt(2 * params.degree) + ERROR_SIGMA * math.sqrt(leaders)
     digits = math.sqrt(sum(p * p for p in params.primes) / 12 * params.degree)
-    return math.ldexp(
-        math.hypot(noise.rounding_noise(params, leaders), product, digits * key_noise * shrink), params.smudging_bits
-    )
+    total = math.hypot(noise.rounding_noise(params, leaders), product, digits * key_noise * shrink)
+    sigma = math.ldexp(total, params.smudging_bits)
+    if 64 * sigma > params.decryption_modulus:
+        raise ConfigError(f"max_energy {plan.max_energy:g} is so small that the scores would drown in noise")
+    return sigma
 
 
 def projection_sigma(context: KeyContext, plan: ScorePlan, n_params: int) -> float:

@@ -38,7 +38,10 @@ class Term3:
 
     def models(self, values: np.ndarray, entropy: SeededEntropy) -> list[EncryptedModel]:
         """One encrypted model for each row of `values`, from the first leaders on."""
-        return [encrypt(self.public, row, self.origin(name), entropy) for name, row in zip(self.leaders, values, strict=False)]
+        return [
+            encrypt(self.public, row, self.origin(name), entropy)
+            for name, row in zip(self.leaders, values, strict=False)
+        ]
 
 
 def make_term(params: ParameterSet, threshold: int = 3, seed: int = 1, attempt: int = 0) -> Term3:

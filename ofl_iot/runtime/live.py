@@ -2,6 +2,9 @@
 
 One task per party takes events in order; what takes long runs in an executor and comes back as an event. A message is
 acknowledged to the broker only when every command it caused was carried out.
+
+A failing store looks like a crash: the machine is thrown away and what it had under way is void. Messages wait,
+unacknowledged, until the store takes writes again and a new machine has started from what is stored.
 """
 
 from __future__ import annotations
@@ -9,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ofl_iot.errors import StoreError, TransportError
 from ofl_iot.roles.commands import (
@@ -27,17 +31,35 @@ from ofl_iot.roles.commands import (
     Tell,
     Unsubscribe,
 )
-from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, Stopping, TimerFired
+from ofl_iot.roles.events import (
+    Arrived,
+    Event,
+    JobFailed,
+    LinkDown,
+    LinkUp,
+    Measured,
+    Started,
+    Stopping,
+    TimerFired,
+    Trained,
+)
 from ofl_iot.roles.machine import Machine
+from ofl_iot.roles.storage import Delete, Put, Stored
 from ofl_iot.runtime.store import Store
 from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.toolbox import Pace, Toolbox
 from ofl_iot.runtime.wire import Wire
 from ofl_iot.transport import link as transport
+from ofl_iot.transport.backoff import Outage
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 STORE_RETRY_S = 10.0
+MAX_WAITING = 10_000
+"""Events that wait for a party; messages beyond them stay with the broker, unacknowledged."""
+_PROBE_BYTES = 64 * 1024
+"""A store that takes this much takes a machine's next transaction."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -57,6 +79,17 @@ class Equipment:
     store_retry_s: float = STORE_RETRY_S
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """An event in the queue."""
+
+    event: Event
+    still_meant: Callable[[], bool] = lambda: True
+    """False when what it comes from was replaced or thrown away while it waited."""
+    done: Callable[[], None] = lambda: None
+    """Called when all its commands were carried out."""
+
+
 class LiveParty:
     """A machine that runs until it is stopped."""
 
@@ -65,38 +98,41 @@ class LiveParty:
         self._make_machine = make_machine
         self._with = equipment
         self.machine = make_machine()
-        self._events: asyncio.Queue[tuple[Event | None, Callable[[], None] | None]] = asyncio.Queue()
+        self._events: asyncio.Queue[_Waiting | None] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._life = 0
+        """Counts the machines; what an earlier one had under way is void."""
+        self._linked = False
+        """As far as the machine has been told."""
+        self._stopping = asyncio.Event()
+        self._store_outage = Outage()
+        self._overload = Outage()
         self.store_failures = 0
 
     async def run(self) -> None:
         """Start from what is stored, go on until `stop`, then leave in good order."""
-        loop = asyncio.get_running_loop()
-        stored = await loop.run_in_executor(self._with.executor, self._with.store.load)
-        await self._step(Started(stored))
-        self._with.link.start(self._from_link)
         try:
-            while True:
-                event, done = await self._events.get()
-                if event is None:
-                    break
-                await self._step(event)
-                if done:
-                    done()
+            stored = await self._in_executor(self._with.store.load)
+            if not await self._step(Started(stored)) and not await self._begin_again():
+                return
+            self._with.link.start(self._from_link)
+            while (waiting := await self._events.get()) is not None:
+                if waiting.still_meant() and not await self._take(waiting):
+                    return
         finally:
             await self._leave()
 
     def stop(self) -> None:
         """End `run` after the events that are waiting."""
-        self._events.put_nowait((Stopping(), None))
-        self._events.put_nowait((None, None))
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._put(_Waiting(Stopping()))
+            self._events.put_nowait(None)
 
     async def _leave(self) -> None:
         """Staged: no new work, then the link's goodbye, then the store."""
-        for timer in self._timers.values():
-            timer.cancel()
+        self._void_what_is_under_way()
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
@@ -106,41 +142,92 @@ class LiveParty:
     # --- events
 
     def _from_link(self, event: transport.LinkEvent) -> None:
-        if isinstance(event, transport.Delivery):
-            arrived = self._with.wire.incoming(event.topic, event.payload)
-            if arrived is None:
-                event.ack()
-            else:
-                self._events.put_nowait((arrived, event.ack))
-        elif isinstance(event, transport.LinkUp):
-            self._events.put_nowait((LinkUp(), None))
+        if isinstance(event, transport.LinkUp):
+            self._put(_Waiting(LinkUp()))
+        elif isinstance(event, transport.LinkDown):
+            self._put(_Waiting(LinkDown()))
+        elif self._events.qsize() >= MAX_WAITING:
+            if self._overload.should_complain(time.monotonic()):
+                log.warning("messages left with the broker party=%s waiting=%d", self.name, self._events.qsize())
+        elif (arrived := self._with.wire.incoming(event.topic, event.payload)) is None:
+            event.ack()
         else:
-            self._events.put_nowait((LinkDown(), None))
+            self._put(_Waiting(arrived, done=event.ack))
 
-    async def _step(self, event: Event) -> None:
-        """One event; a failing store throws the machine away and begins again from what is stored."""
+    def _put(self, waiting: _Waiting) -> None:
+        self._events.put_nowait(waiting)
+
+    async def _take(self, waiting: _Waiting) -> bool:
+        """Handle one event, a message again and again until the store holds; False: end here."""
+        event = waiting.event
+        if isinstance(event, LinkUp | LinkDown):
+            self._linked = isinstance(event, LinkUp)
+        while not await self._step(event):
+            if not await self._begin_again():
+                return False
+            if not isinstance(event, Arrived) or self._stopping.is_set():
+                return True
+        waiting.done()
+        return True
+
+    async def _step(self, event: Event) -> bool:
+        """Let the machine decide and carry its commands out; False when the store failed."""
         now = time.monotonic()
         try:
             for command in self.machine.handle(event, now):
                 await self._carry_out(command)
         except StoreError as error:
-            self.store_failures += 1
-            log.error("store failed, nothing is released until it works party=%s reason=%s", self.name, error)  # noqa: TRY400  # the reason says all
-            self._begin_again()
+            self._report_store(error)
+            return False
+        return True
 
-    def _begin_again(self) -> None:
+    # --- a failing store
+
+    def _report_store(self, error: StoreError) -> None:
+        self.store_failures += 1
+        if self._store_outage.should_complain(time.monotonic()):
+            log.error("store failed, nothing is released until it works party=%s reason=%s", self.name, error)
+
+    async def _begin_again(self) -> bool:
+        """Start a new machine from what is stored once the store takes writes; False: stopped, and it never did."""
+        self._void_what_is_under_way()
+        while True:
+            self.machine = self._make_machine()
+            await self._pause(self._with.store_retry_s)
+            stored = await self._load_if_writable()
+            if stored is not None and await self._step(Started(stored)):
+                if not self._linked or await self._step(LinkUp()):
+                    log.warning("store works again party=%s", self.name)
+                    self._store_outage.over()
+                    return True
+                self._void_what_is_under_way()
+            if self._stopping.is_set():
+                return False
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not when it is time to stop."""
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+
+    async def _load_if_writable(self) -> Stored | None:
+        """What is stored, if the store has room again; a party that stops needs to read only."""
+        store = self._with.store
+        try:
+            if not self._stopping.is_set():
+                await self._in_executor(lambda: store.apply((Put("runtime", "probe", bytes(_PROBE_BYTES)),)))
+                await self._in_executor(lambda: store.apply((Delete("runtime", "probe"),)))
+            return await self._in_executor(store.load)
+        except StoreError as error:
+            self._report_store(error)
+            return None
+
+    def _void_what_is_under_way(self) -> None:
         self._life += 1
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self.machine = self._make_machine()
-        self._timers[""] = asyncio.get_running_loop().call_later(self._with.store_retry_s, self._retry, self._life)
-
-    def _retry(self, life: int) -> None:
-        if life == self._life:
-            self._events.put_nowait((Started(self._with.store.load()), None))
-            if self._with.link.connected:
-                self._events.put_nowait((LinkUp(), None))
 
     # --- commands
 
@@ -148,14 +235,11 @@ class LiveParty:
         if isinstance(command, Publish):
             self._publish(command)
         elif isinstance(command, Persist):
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._with.executor, self._with.store.apply, command.ops)
+            await self._in_executor(lambda: self._with.store.apply(command.ops))
         elif isinstance(command, SetTimer):
             self._set_timer(command)
         elif isinstance(command, CancelTimer):
-            timer = self._timers.pop(command.name, None)
-            if timer:
-                timer.cancel()
+            self._cancel_timer(command.name)
         elif isinstance(command, Compute):
             self._spawn(self._compute(command.job, self._life), type(command.job).__name__)
         elif isinstance(command, Subscribe):
@@ -163,7 +247,7 @@ class LiveParty:
         elif isinstance(command, Unsubscribe):
             self._with.link.unsubscribe(self._with.wire.pattern(command))
         elif isinstance(command, Measure):
-            self._spawn(self._measure(), "measure")
+            self._spawn(self._measure(self._life), "measure")
         else:
             self._tell(command)
 
@@ -175,35 +259,51 @@ class LiveParty:
             log.error("message not sent party=%s reason=%s", self.name, error)  # noqa: TRY400  # the reason says all
 
     def _set_timer(self, command: SetTimer) -> None:
-        old = self._timers.pop(command.name, None)
-        if old:
-            old.cancel()
+        name = command.name
+        self._cancel_timer(name)
 
-        def fire() -> None:
-            if self._timers.pop(command.name, None) is handle:
-                self._events.put_nowait((TimerFired(command.name), None))
+        def due() -> bool:
+            """Whether the timer that ran out is still the one of that name: others may be handled before it."""
+            return self._timers.get(name) is handle and self._timers.pop(name) is handle
 
         delay = max(0.0, command.at - time.monotonic())
-        handle = self._timers[command.name] = asyncio.get_running_loop().call_later(delay, fire)
+        waiting = _Waiting(TimerFired(name), due)
+        handle = self._timers[name] = asyncio.get_running_loop().call_later(delay, self._put, waiting)
 
-    def _spawn(self, work: object, what: str) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=f"{self.name} {what}")  # type: ignore[arg-type]
+    def _cancel_timer(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
+
+    def _spawn(self, work: Coroutine[object, object, None], what: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.name} {what}")
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
 
     async def _compute(self, job: Job, life: int) -> None:
         began = time.monotonic()
-        result = await asyncio.get_running_loop().run_in_executor(self._with.executor, self._with.toolbox.run, job)
+        try:
+            result = await self._in_executor(lambda: self._with.toolbox.run(job))
+        except Exception as error:
+            log.exception("a job raised party=%s job=%s", self.name, type(job).__name__)
+            result = JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
         if self._with.pace:
             await asyncio.sleep(max(0.0, began + self._with.pace.seconds(job) - time.monotonic()))
-        if life == self._life:
-            self._events.put_nowait((result, None))
+            if isinstance(result, Trained):
+                result = replace(result, seconds=time.monotonic() - began)
+        self._put(_Waiting(result, lambda: life == self._life))
 
-    async def _measure(self) -> None:
-        if self._with.meter:
-            loop = asyncio.get_running_loop()
-            telemetry = await loop.run_in_executor(self._with.executor, self._with.meter.read)
-            self._events.put_nowait((Measured(telemetry), None))
+    async def _measure(self, life: int) -> None:
+        if self._with.meter is None:
+            return
+        try:
+            telemetry = await self._in_executor(self._with.meter.read)
+        except Exception:
+            log.exception("telemetry could not be read party=%s", self.name)
+            return
+        self._put(_Waiting(Measured(telemetry), lambda: life == self._life))
+
+    async def _in_executor(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._with.executor, work)
 
     def _tell(self, told: Tell) -> None:
         level = _LEVELS[told.level]

@@ -10,7 +10,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ofl_iot.ids import FederationId
 from ofl_iot.roles.commands import (
@@ -26,7 +26,7 @@ from ofl_iot.roles.commands import (
     Tell,
     Unsubscribe,
 )
-from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired
+from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired, Trained
 from ofl_iot.roles.machine import Machine
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource
@@ -204,13 +204,15 @@ class VirtualWorld:
         self._at(max(command.at, self.now), fire)
 
     def _compute(self, party: Party, job: Job) -> None:
-        life = party.life
+        life, seconds = party.life, party.pace.seconds(job)
 
         def finish() -> None:
             if party.life == life:
-                self._give(party, party.toolbox.run(job))
+                result = party.toolbox.run(job)
+                # What this machine took is neither the device's time nor the same in the next run.
+                self._give(party, replace(result, seconds=seconds) if isinstance(result, Trained) else result)
 
-        self._at(self.now + party.pace.seconds(job), finish)
+        self._at(self.now + seconds, finish)
 
     def _measure(self, party: Party) -> None:
         life = party.life

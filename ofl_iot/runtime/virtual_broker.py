@@ -7,6 +7,7 @@ twice; a session that is away keeps its queue unless the broker forgets it.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,7 +75,10 @@ class VirtualBroker:
         self._schedule = schedule
         self._sessions: dict[str, Session] = {}
         self._retained: dict[str, bytes] = {}
+        self._subscribers: dict[str, dict[str, Session]] = {}
+        """By pattern, then client."""
         self._routes: dict[str, list[Session]] = {}
+        """Who gets a topic, for topics already seen."""
         self._connections = 0
         self.messages = 0
 
@@ -100,7 +104,6 @@ class VirtualBroker:
     def disconnect(self, client: str, now: float) -> None:
         """A client's connection broke; its will follows unless it returns in time."""
         session = self._sessions[client]
-        gone = self._connections
         session.connection = 0
         if session.will:
             topic, payload = session.will
@@ -110,14 +113,15 @@ class VirtualBroker:
                 if session.connection == 0:
                     self._route(topic, payload, at, retain=True)
 
-            if gone:
-                self._schedule(at, publish_will)
+            self._schedule(at, publish_will)
 
     def subscribe(self, client: str, pattern: str, now: float) -> None:
         """Add a subscription; retained messages follow, each time."""
         session = self._sessions[client]
-        session.patterns.add(pattern)
-        self._routes.clear()
+        if pattern not in session.patterns:
+            session.patterns.add(pattern)
+            self._subscribers.setdefault(pattern, {})[client] = session
+            self._forget_routes(pattern)
         for topic, payload in list(self._retained.items()):
             if matches(pattern, topic):
                 self._send(session, topic, payload, now)
@@ -125,7 +129,8 @@ class VirtualBroker:
     def unsubscribe(self, client: str, pattern: str) -> None:
         """Remove a subscription."""
         self._sessions[client].patterns.discard(pattern)
-        self._routes.clear()
+        self._subscribers.get(pattern, {}).pop(client, None)
+        self._forget_routes(pattern)
 
     def publish(self, client: str, topic: str, payload: bytes, now: float, *, retain: bool) -> None:
         """A client hands a message over; it reaches the broker a little later, if the connection holds."""
@@ -150,10 +155,20 @@ class VirtualBroker:
             self._retained[topic] = payload
         routes = self._routes.get(topic)
         if routes is None:
-            routes = [s for s in self._sessions.values() if any(matches(p, topic) for p in s.patterns)]
-            self._routes[topic] = routes
+            routes = self._routes[topic] = self._receivers(topic)
         for session in routes:
             self._send(session, topic, payload, now)
+
+    def _receivers(self, topic: str) -> list[Session]:
+        """The sessions with a pattern that matches, each once: every word may stand for itself or be a `+`."""
+        receivers: dict[str, Session] = {}
+        for words in itertools.product(*((word, "+") for word in topic.split("/"))):
+            receivers.update(self._subscribers.get("/".join(words), {}))
+        return list(receivers.values())
+
+    def _forget_routes(self, pattern: str) -> None:
+        for topic in [topic for topic in self._routes if matches(pattern, topic)]:
+            del self._routes[topic]
 
     def _send(self, session: Session, topic: str, payload: bytes, now: float) -> None:
         if not session.connection:

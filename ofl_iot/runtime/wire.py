@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import Counter
 
@@ -20,6 +21,7 @@ class Wire:
 
     def __init__(self, federation: FederationId) -> None:
         self.topics = Topics(federation)
+        self._parse = functools.lru_cache(maxsize=1024)(self.topics.parse)
         self.dropped: Counter[str] = Counter()
         """Messages that could not be read, by sender."""
 
@@ -36,7 +38,7 @@ class Wire:
         """The event of a delivery; None when it is not a valid message, which is counted and logged."""
         sender = "unknown"
         try:
-            parsed = self.topics.parse(topic)
+            parsed = self._parse(topic)
             sender = parsed.sender
             return Arrived(parsed, decode(parsed.kind, payload))
         except ProtocolError as error:

@@ -28,7 +28,7 @@ from ofl_iot.ids import DeviceId
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One number to decrypt: a row, a filter (-1 for none) and the leaders it speaks of."""
+    """One number to decrypt: a row, a filter (-1 for none) and the leaders it speaks of (none: the control)."""
 
     row: int
     filter_no: int

@@ -71,9 +71,9 @@ class ScorePlan:
         return 1 << max(0, math.floor(math.log2(params.modulus / (4 * reach))))
 
     def queries(self, leaders: int) -> int:
-        """How many numbers a round with that many leaders reveals."""
+        """How many numbers a round with that many leaders decrypts, the control among them."""
         pairs = leaders * (leaders - 1) // 2 if self.gram else 0
-        return leaders * (1 + len(self.filters) + self.projections) + pairs
+        return leaders * (1 + len(self.filters) + self.projections) + pairs + 1
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,7 @@ def request_scores(
     queries = [
         *_energy_queries(relin, updates, plan, rows),
         *_projection_queries(context, updates, plan, rows, entropy),
+        _control_query(context, rows),
     ]
     c0, c1 = switch_to_decryption(
         public, np.stack(rows.c0, axis=1), np.stack(rows.c1, axis=1), np.array(rows.sigmas), entropy
@@ -244,6 +245,17 @@ def _projection_queries(
     return queries
 
 
+def _control_query(context: KeyContext, rows: Rows) -> Query:
+    """An encryption of zero: if it does not decrypt to zero, no score of the request can be trusted."""
+    params = context.params
+    zero = np.zeros((len(params.primes), params.degree), dtype=np.uint32)
+    return Query(rows.append(zero, zero, _control_sigma(context)), -1, "", "")
+
+
+def _control_sigma(context: KeyContext) -> float:
+    return math.ldexp(noise.rounding_noise(context.params, context.leaders), context.params.smudging_bits)
+
+
 def _signs(rows: int, degree: int, entropy: Entropy) -> Small:
     bits = np.unpackbits(np.frombuffer(entropy.random_bytes(rows * degree // 8), dtype=np.uint8))
     return (2 * bits.astype(np.int8) - 1).reshape(rows, degree)
@@ -253,15 +265,20 @@ def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: Score
     """The scores in the clear, once every member of the active set has answered."""
     params = held.origin.context.params
     values = final_scalars(held, shares)
+    if abs(values[-1]) > 10 * _control_sigma(held.origin.context) * math.sqrt(len(held.active) + 1):
+        raise CryptoError(
+            f"round {held.origin.round_no}: the score shares of {', '.join(held.active)} do not decrypt the control: "
+            "one of them is wrong"
+        )
     shrink = params.decryption_modulus / params.modulus
     energy_unit = math.ldexp(plan.energy_gain(params) * shrink, 2 * params.scale_bits)
     projection_unit = math.ldexp(plan.projection_gain(params) * shrink, params.scale_bits)
-    leaders = list(dict.fromkeys(DeviceId(query.first) for query in held.queries))
+    leaders = list(dict.fromkeys(DeviceId(query.first) for query in held.queries[:-1]))
     place = {leader: number for number, leader in enumerate(leaders)}
     bands: dict[str, dict[DeviceId, float]] = {chosen.name: {} for chosen in plan.filters}
     projections: dict[DeviceId, tuple[float, ...]] = dict.fromkeys(leaders, ())
     gram = np.zeros((len(leaders), len(leaders)))
-    for query, value in zip(held.queries, values, strict=True):
+    for query, value in zip(held.queries[:-1], values[:-1], strict=True):
         leader = DeviceId(query.first)
         if not query.second:
             projections[leader] = (*projections[leader], value / projection_unit)

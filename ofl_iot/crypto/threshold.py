@@ -269,14 +269,26 @@ def check_answers(title: str, active: Sequence[DeviceId], request_id: bytes, ans
 
 
 def final_decrypt(held: HeldDecryption, shares: Sequence[DecryptionShare]) -> npt.NDArray[np.float64]:
-    """FinDec: the weighted sum in the clear, within `noise.error_bound`."""
+    """FinDec: the weighted sum in the clear, within `noise.error_bound`.
+
+    A wrong share makes every coefficient uniform modulo q_dec, so the padding is not zero and values leave the bound:
+    that is refused. It cannot be told whose share was wrong.
+    """
     check_answers("decryption share", held.active, held.request_id, shares)
-    params = held.origin.context.params
+    context = held.origin.context
+    params = context.params
     ring = ring_of(params)
     total = held.c0.copy()
     for share in shares:
         if share.values.shape != total.shape:
             raise CryptoError(f"decryption share from {share.origin.sender}: of another size than asked for")
         ring.scale_add(share.values, 1, total)
-    integers = ring.join(total[0], total[1], (0, 1)).reshape(-1)
-    return integers[: held.n_params] / noise.decrypted_scale(params)
+    values = ring.join(total[0], total[1], (0, 1)).reshape(-1) / noise.decrypted_scale(params)
+    slack = 2 * noise.error_bound(params, context.leaders, len(held.active))
+    model, padding = values[: held.n_params], values[held.n_params :]
+    if np.abs(model).max() > params.bound + slack or np.abs(padding).max(initial=0.0) > slack:
+        raise CryptoError(
+            f"round {held.origin.round_no}: the shares of {', '.join(held.active)} do not decrypt to a model: one of "
+            "them is wrong, or a contributor's ciphertext is"
+        )
+    return model

@@ -116,11 +116,11 @@ def test_a_leader_answers_no_more_numbers_than_agreed(term, entropy) -> None:
     plan = ScorePlan()
     models = {name: encrypt(term.public, GLOBAL, term.origin(name), entropy) for name in term.leaders[:2]}
     _, request, _ = asked(term, models, plan, entropy)
-    assert len(request.queries) == plan.queries(2) == 2 * 3 + 1
-    with pytest.raises(CryptoError, match="7 numbers asked for, at most 6 were agreed"):
-        partial_scalars(term.shares[term.leaders[1]], request, entropy, most_queries=6)
+    assert len(request.queries) == plan.queries(2) == 2 * 3 + 1 + 1
+    with pytest.raises(CryptoError, match="8 numbers asked for, at most 7 were agreed"):
+        partial_scalars(term.shares[term.leaders[1]], request, entropy, most_queries=7)
     with pytest.raises(CryptoError, match="truck-0 is not in its active set"):
-        partial_scalars(term.shares[term.leaders[0]], request, entropy, most_queries=7)
+        partial_scalars(term.shares[term.leaders[0]], request, entropy, most_queries=8)
 
 
 def test_bad_shares_and_requests_are_named(term, entropy) -> None:
@@ -129,7 +129,7 @@ def test_bad_shares_and_requests_are_named(term, entropy) -> None:
     held, request, shares = asked(term, models, plan, entropy)
     with pytest.raises(CryptoError, match="too few shares: truck-3"):
         combine_scores(held, shares[:2], plan)
-    with pytest.raises(CryptoError, match="truck-1: 1 numbers, not 3"):
+    with pytest.raises(CryptoError, match="truck-1: 1 numbers, not 4"):
         combine_scores(held, [replace(shares[0], values=shares[0].values[:1]), *shares[1:]], plan)
     with pytest.raises(CryptoError, match="truck-1: answers another request"):
         combine_scores(held, [replace(shares[0], request_id=b"old"), *shares[1:]], plan)
@@ -142,8 +142,19 @@ def test_bad_shares_and_requests_are_named(term, entropy) -> None:
     ):
         with pytest.raises(CryptoError, match=complaint):
             ScalarRequest.from_bytes(replace(request, queries=queries).to_bytes(), request.origin)
-    with pytest.raises(CryptoError, match="1 noise levels for 2 rows"):
+    with pytest.raises(CryptoError, match="1 noise levels for 3 rows"):
         ScalarRequest.from_bytes(replace(request, sigmas=request.sigmas[:1]).to_bytes(), request.origin)
+
+
+def test_a_wrong_key_share_is_seen_by_the_control(term, entropy) -> None:
+    plan = ScorePlan(gram=False)
+    models = {DeviceId("truck-0"): encrypt(term.public, GLOBAL, term.origin("truck-0"), entropy)}
+    held, request, shares = asked(term, models, plan, entropy)
+    good = term.shares[DeviceId("truck-2")]
+    spoilt = replace(good, values=np.ascontiguousarray(good.values[:, ::-1]))
+    shares[1] = partial_scalars(spoilt, request, entropy, plan.queries(1))
+    with pytest.raises(CryptoError, match="round 7: the score shares of truck-1, truck-2, truck-3 do not decrypt"):
+        combine_scores(held, shares, plan)
 
 
 def test_models_that_cannot_be_scored_are_named(term, other_term, entropy) -> None:

@@ -163,6 +163,17 @@ def test_a_share_of_another_size_is_refused(term, aggregate, entropy) -> None:
         final_decrypt(held, [replace(shares[0], values=shares[0].values[:, :0]), *shares[1:]])
 
 
+@pytest.mark.parametrize("n_params", [3000, 4096])
+def test_a_wrong_share_never_yields_a_wrong_model(term, entropy, n_params) -> None:
+    """A single altered residue suffices, whether or not the model leaves padding to look at."""
+    model = encrypt(term.public, np.zeros(n_params), term.origin("truck-0"), entropy)
+    held, _, shares = decrypt_with(term, weighted_sum([model], [1.0]), term.leaders[:3], entropy)
+    values = shares[1].values.copy()
+    values[0, 0, 0] = (int(values[0, 0, 0]) + 1) % MAIN.primes[0]
+    with pytest.raises(CryptoError, match="round 7: the shares of truck-0, truck-1, truck-2 do not decrypt to a model"):
+        final_decrypt(held, [shares[0], replace(shares[1], values=values), shares[2]])
+
+
 def test_a_share_of_another_round_is_refused_on_arrival(term, aggregate, entropy) -> None:
     _, _, shares = decrypt_with(term, aggregate, term.leaders[:3], entropy)
     with pytest.raises(CryptoError, match="decryption share from truck-0: made for round 7, this is round 8"):

@@ -12,6 +12,7 @@ Values are float16 unless one would overflow, then the chunk's values are float3
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -26,11 +27,13 @@ Values = npt.NDArray[np.float32]
 TARGET_CHUNK_BYTES = 32 * 1024
 MAX_CHUNK_BYTES = 256 * 1024
 MAX_MODEL_SIZE = 2**32
+MAX_VALUE = 1e15
+"""No update is as large; sums of what is not larger stay finite in float32, whoever sends them."""
 _FLOAT16_MAX = 65504.0
 _ESCAPE = 255
 
-_Coding = Annotated[str, msgspec.Meta(pattern="^[dbg]$")]
-_DType = Annotated[str, msgspec.Meta(pattern="^[ef]$")]
+_Coding = Annotated[str, msgspec.Meta(pattern=r"^[dbg]\Z")]
+_DType = Annotated[str, msgspec.Meta(pattern=r"^[ef]\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
@@ -53,14 +56,16 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
     index: Annotated[bytes, msgspec.Meta(max_length=MAX_CHUNK_BYTES)]
     dtype: _DType
     values: Annotated[bytes, msgspec.Meta(min_length=2, max_length=MAX_CHUNK_BYTES)]
+    update_no: _Count = 0
+    """The same for all chunks of one release: a leader that counts updates must not count chunks."""
 
     def __post_init__(self) -> None:
         if self.start + self.span > self.size:
             raise ValueError("the range ends beyond the model")
         if len(self.values) % _width(self.dtype):
             raise ValueError("the values are not whole numbers of floats")
-        if not np.isfinite(self.read_values()).all():
-            raise ValueError("a value is not finite")
+        if not _bounded(self.read_values()):
+            raise ValueError("a value is not finite or absurdly large")
         _check_index(self.coding, self.index, self.span, self.count)
 
     @property
@@ -86,6 +91,7 @@ class ChunkHead:
     size: int
     base_round: int
     weight: float
+    update_no: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ def split_update(
     pieces = max(1, round(len(indices) * per_parameter / target_bytes))
     bounds = np.linspace(0, len(indices), pieces + 1).astype(np.int64)
     cut = []
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in itertools.pairwise(bounds):
         chunk = _chunk_of(head, np.asarray(indices[low:high], dtype=np.int64), values[low:high], half_precision)
         cut.append(Piece(float(utility[low:high].sum(dtype=np.float64)), chunk))
     cut.sort(key=lambda piece: -piece.utility)
@@ -145,8 +151,8 @@ def _check_update(head: ChunkHead, indices: npt.NDArray[np.integer], values: Val
         return
     if indices[0] < 0 or indices[-1] >= head.size or (np.diff(indices) <= 0).any():
         raise ValueError("indices must ascend within the model")
-    if not np.isfinite(values).all():
-        raise ValueError("an update holds a value that is not finite")
+    if not _bounded(values):
+        raise ValueError("an update holds a value that is not finite or absurdly large")
 
 
 def _chunk_of(head: ChunkHead, indices: Indices, values: Values, half_precision: bool) -> Chunk:  # noqa: FBT001
@@ -166,7 +172,13 @@ def _chunk_of(head: ChunkHead, indices: Indices, values: Values, half_precision:
         index=index,
         dtype="e" if half else "f",
         values=values.astype("<f2" if half else "<f4").tobytes(),
+        update_no=head.update_no,
     )
+
+
+def _bounded(values: Values) -> bool:
+    # Written so that NaN, for which every comparison is false, is refused too.
+    return bool((np.abs(values) <= MAX_VALUE).all())
 
 
 def _width(dtype: str) -> int:

@@ -6,7 +6,7 @@ Fields may be appended with a default; old readers ignore what they do not know.
 
 from __future__ import annotations
 
-from typing import Annotated, Union
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -16,9 +16,8 @@ from ofl_iot.protocol.seqset import Seq, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
 
-Id = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=MAX_ID_LENGTH)]
+Id = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z", max_length=MAX_ID_LENGTH)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 ModelDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 """First 8 bytes of a hash over the model's name and shapes: two models of equal size are still told apart."""
@@ -91,7 +90,7 @@ class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
 
     term: Count
     seen: bytes
-    """float32 per block: the mileage at which the device last got it; negative = never."""
+    """float64 per block: the mileage at which the device last got it; negative = never."""
     max_blocks: Count
 
 
@@ -110,7 +109,7 @@ class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="blocks"):
     term: Count
     round_no: Count
     """The global model these blocks stand on."""
-    dtype: Annotated[str, msgspec.Meta(pattern="^(e|f)$")]
+    dtype: Annotated[str, msgspec.Meta(pattern=r"^[ef]\Z")]
     blocks: tuple[Block, ...]
     last: bool
 
@@ -205,21 +204,21 @@ class Echo(msgspec.Struct, frozen=True, array_like=True, tag="echo"):
     nonce: Count
 
 
-Message = Union[
-    Status,
-    Telemetry,
-    Echo,
-    Assignment,
-    Receipt,
-    PartReceipt,
-    Pull,
-    Blocks,
-    Chunk,
-    RoundOpen,
-    Part,
-    Manifest,
-    KeyMessage,
-]
+Message: TypeAlias = (
+    Status
+    | Telemetry
+    | Echo
+    | Assignment
+    | Receipt
+    | PartReceipt
+    | Pull
+    | Blocks
+    | Chunk
+    | RoundOpen
+    | Part
+    | Manifest
+    | KeyMessage
+)
 
 MESSAGES_ON: dict[Kind, type[Message]] = {
     Kind.STATUS: Status,

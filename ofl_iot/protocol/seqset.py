@@ -34,7 +34,7 @@ class SeqSet(msgspec.Struct, frozen=True, array_like=True):
 
     def union(self, seqs: Iterable[int]) -> SeqSet:
         """This set and `seqs`."""
-        beyond = {*self.beyond, *(seq for seq in seqs if seq > self.upto)}
+        beyond = {*self.beyond, *(seq for seq in seqs if not 1 <= seq <= self.upto)}
         if beyond and min(beyond) < 1:
             raise ValueError("sequence numbers start at 1")
         upto = self.upto
@@ -46,4 +46,4 @@ class SeqSet(msgspec.Struct, frozen=True, array_like=True):
     def merged(self, other: SeqSet) -> SeqSet:
         """The union of two sets."""
         low, high = sorted((self, other), key=lambda each: each.upto)
-        return SeqSet(high.upto, tuple(seq for seq in high.beyond)).union(low.beyond)
+        return high.union(low.beyond)

@@ -53,6 +53,8 @@ class Kind(enum.Enum):
 
 
 _FROM_COORDINATOR = {Kind.ASSIGNMENT, Kind.ROUND_OPEN, Kind.DECRYPT, Kind.MANIFEST, Kind.GLOBAL_PART}
+_WITH_COORDINATOR = {Kind.ECHO, Kind.RECEIPT, Kind.KEYS}
+"""Where the coordinator may stand in a device's place; elsewhere its id would make it a device."""
 _PATHS = {kind: tuple(kind.value.split("/")) for kind in Kind}
 
 
@@ -94,7 +96,7 @@ class Topics:
             if slot == _INDEX:
                 index = _parse_index(word)
             elif slot in (_SENDER, _RECEIVER):
-                if not is_id(word):
+                if not is_id(word) or (word == COORDINATOR and kind not in _WITH_COORDINATOR):
                     raise TopicError(f"topic {text[:120]!r} names no valid device")
                 if slot == _SENDER:
                     sender = DeviceId(word)
@@ -125,6 +127,6 @@ def _kind_of(words: list[str]) -> Kind | None:
 
 
 def _parse_index(word: str) -> int:
-    if not (word.isascii() and word.isdigit() and len(word) <= 7 and int(word) <= MAX_INDEX):
+    if not (word.isascii() and word.isdigit() and len(word) <= 7 and int(word) <= MAX_INDEX and word == str(int(word))):
         raise TopicError(f"{word[:20]!r} is not the number of a part")
     return int(word)

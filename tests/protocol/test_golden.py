@@ -1,0 +1,140 @@
+"""Each message's bytes, literally: a change of the wire must be noticed, and needs a new `codec.VERSION`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ofl_iot.protocol.chunks import ChunkHead, split_update
+from ofl_iot.protocol.codec import decode, decode_contribution, encode, encode_contribution
+from ofl_iot.protocol.messages import (
+    Assignment,
+    Block,
+    Blocks,
+    Contribution,
+    Echo,
+    Inclusion,
+    KeyMessage,
+    Manifest,
+    Member,
+    Message,
+    PartReceipt,
+    Pull,
+    Receipt,
+    RoundOpen,
+    Seat,
+    Settlement,
+    Status,
+)
+from ofl_iot.protocol.parts import split_body
+from ofl_iot.protocol.seqset import SeqSet
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.protocol.topics import Kind
+
+MODEL = b"\x01\x02\x03\x04\x05\x06\x07\x08"
+HEAD = ChunkHead(term=3, model=MODEL, size=1000, base_round=7, weight=120.0, update_no=9)
+
+
+def chunk_of(places: list[int], values: list[float]) -> Message:
+    numbers = np.array(values, np.float32)
+    return split_update(HEAD, np.array(places), numbers, np.abs(numbers))[0].chunk
+
+
+GOLDEN: dict[str, tuple[Kind, Message, str]] = {
+    "status": (
+        Kind.STATUS,
+        Status(online=True, term=3, sample_count=120, model=MODEL, size=1000, device_type="A", released=41),
+        "920198a6737461747573c30378c4080102030405060708cd03e8a14129",
+    ),
+    "telemetry": (
+        Kind.TELEMETRY,
+        Telemetry(cpu_count=4, cpu_ghz=1.5, cpu_load=0.25, memory_total_mib=8192, memory_free_mib=4096, battery=0.5),
+        (
+            "9201dc0016a974656c656d65747279a0a004cb3ff8000000000000cb3fd0000000000000cd2000cd1000c0cb3f"
+            "e0000000000000c0c0c0c0cb3ff000000000000000c0cb3ff000000000000000cb0000000000000000c0a0"
+        ),
+    ),
+    "echo": (Kind.ECHO, Echo(77), "920192a46563686f4d"),
+    "assignment": (
+        Kind.ASSIGNMENT,
+        Assignment(3, 1, "truck-1", SeqSet(4, (6, 9)), ("truck-2",), (Member("truck-1", SeqSet(4), 120),)),
+        "920197aa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329193a7747275636b2d3192049078",
+    ),
+    "receipt": (Kind.RECEIPT, Receipt(3, (5, 8), SeqSet(4, (6,)), 8), "920195a772656365697074039205089204910608"),
+    "part receipt": (
+        Kind.RECEIPT,
+        PartReceipt(3, 12, "contribute", (0, 1)),
+        "920195ab7061727472656365697074030caa636f6e74726962757465920001",
+    ),
+    "blocks": (
+        Kind.BLOCKS,
+        Blocks(3, 11, "e", (Block(2, 0.5, b"\x00\x3c"),), last=True),
+        "920196a6626c6f636b73030ba165919302cb3fe0000000000000c402003cc3",
+    ),
+    "pull": (Kind.PULL, Pull(3, bytes.fromhex("000000000000f0bf"), 16), "920194a470756c6c03c408000000000000f0bf10"),
+    "dense chunk": (
+        Kind.UPDATE,
+        chunk_of([10, 11, 12], [1.0, -2.0, 0.5]),
+        "92019ea56368756e6b0301c4080102030405060708cd03e807cb405e0000000000000a03a164c400a165c406003c00c0003809",
+    ),
+    "gap chunk": (
+        Kind.UPDATE,
+        chunk_of([10, 300, 900], [1.0, -2.0, 0.5]),
+        (
+            "92019ea56368756e6b0301c4080102030405060708cd03e807cb405e0000000000000acd037ba167c40600ff22"
+            "ffff59a165c406003c00c0003809"
+        ),
+    ),
+    "bitmap chunk": (
+        Kind.UPDATE,
+        chunk_of([10, 11, 13, 14], [1.0, -2.0, 0.5, 4.0]),
+        "92019ea56368756e6b0301c4080102030405060708cd03e807cb405e0000000000000a05a162c4011ba165c408003c00c00038004409",
+    ),
+    "float32 chunk": (
+        Kind.UPDATE,
+        chunk_of([10], [70_000.0]),
+        "92019ea56368756e6b0301c4080102030405060708cd03e807cb405e0000000000000a01a164c400a166c40400b8884709",
+    ),
+    "round open": (
+        Kind.ROUND_OPEN,
+        RoundOpen(12, 0, (Seat("truck-1", 3),), 11, 60.0),
+        "920196a46f70656e0c009192a7747275636b2d31030bcb404e000000000000",
+    ),
+    "part": (
+        Kind.CONTRIBUTION,
+        split_body(b"body", 3, 12, "contribute")[0],
+        "920198a470617274030caa636f6e747269627574650001c41006b721c380b2160c50903e9f6c636b28c404626f6479",
+    ),
+    "key message": (
+        Kind.KEYS,
+        KeyMessage(3, 0, "commit", b"sealed"),
+        "920195a46b6579730300a6636f6d6d6974c4067365616c6564",
+    ),
+    "manifest": (
+        Kind.MANIFEST,
+        Manifest(12, MODEL, 1000, bytes(range(16)), (Inclusion("truck-1", 12, bytes(16)),)),
+        (
+            "920197a86d616e69666573740cc4080102030405060708cd03e8c410000102030405060708090a0b0c0d0e0f91"
+            "93a7747275636b2d310cc41000000000000000000000000000000000c2"
+        ),
+    ),
+}
+CONTRIBUTION = Contribution(b"payload", (Settlement("truck-2", (5, 8)),), 120, 2)
+CONTRIBUTION_BYTES = "920195ac636f6e747269627574696f6ec4077061796c6f61649192a7747275636b2d329205087802"
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_bytes_of_a_message_have_not_changed(name: str) -> None:
+    kind, message, golden = GOLDEN[name]
+    assert encode(message).hex() == golden
+    assert decode(kind, bytes.fromhex(golden)) == message
+
+
+def test_the_bytes_of_a_contribution_have_not_changed() -> None:
+    assert encode_contribution(CONTRIBUTION).hex() == CONTRIBUTION_BYTES
+    assert decode_contribution(bytes.fromhex(CONTRIBUTION_BYTES)) == CONTRIBUTION
+
+
+def test_every_kind_of_message_has_a_golden_vector() -> None:
+    same_body = {Kind.DECRYPT, Kind.SHARE, Kind.GLOBAL_PART}  # parts, as on CONTRIBUTION
+    assert {kind for kind, _, _ in GOLDEN.values()} == set(Kind) - same_body

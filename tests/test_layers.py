@@ -1,0 +1,180 @@
+"""The arrows of DESIGN.md, "Layers": who may import whom, what is pure, what is heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LEAVES = {"errors", "ids"}
+PURE = {"errors", "ids", "protocol", "opportunity", "privacy", "crypto", "fleet", "robust", "roles"}
+ARROWS: dict[str, set[str]] = {
+    "errors": set(),
+    "ids": {"errors"},
+    "protocol": LEAVES,
+    "opportunity": LEAVES,
+    "privacy": LEAVES,
+    "crypto": LEAVES,
+    "fleet": LEAVES,
+    "robust": LEAVES,
+    "transport": LEAVES,
+    "workloads": {"errors", "privacy"},
+    "roles": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust"},
+    "runtime": LEAVES
+    | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust", "roles", "transport", "workloads"},
+}
+"""Each package of the library and those it may import; a new package must be entered here."""
+
+IMPURE = {
+    "asyncio", "concurrent", "datetime", "http", "io", "logging", "multiprocessing", "os", "pathlib", "queue", "random",
+    "secrets", "select", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile", "threading",
+    "time", "urllib",
+}  # fmt: skip
+ENTROPY = {"ofl_iot.crypto.sampling": {"os"}, "ofl_iot.privacy.noise": {"secrets"}}
+"""Keys and privacy noise come from the operating system: in one module each, and nothing else is taken from there."""
+
+HEAVY = {"scipy", "sklearn", "numba", "dp_accounting", "rich", "torch", "torch_geometric", "matplotlib", "psutil"}
+HEAVY_AT_HOME = {"ofl_iot.crypto.kernels": {"numba"}, "agents.display": {"rich"}}
+ONLY_IN = {"paho": "ofl_iot.transport", "amqtt": "broker"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: in which module, of what, and whether importing the module already runs it."""
+
+    module: str
+    target: str
+    at_once: bool
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+    @property
+    def top(self) -> str:
+        return self.target.split(".")[0]
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    stack: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text()), True)]
+    while stack:
+        node, at_once = stack.pop()
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, alias.name, at_once, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: relative imports hide the layers"
+            for alias in node.names:
+                yield Import(module, f"{node.module}.{alias.name}", at_once, node.lineno)
+        deferred = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _for_types_only(node)
+        stack += [(child, at_once and not deferred) for child in ast.iter_child_nodes(node)]
+
+
+def _for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+IMPORTS = [
+    each
+    for package in ("ofl_iot", "agents", "broker")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    for each in imports_of(path)
+]
+
+
+def package_of(module: str) -> str:
+    """`protocol` for `ofl_iot.protocol.codec`; empty for `ofl_iot` itself and what is not ours."""
+    words = module.split(".")
+    return words[1] if words[0] == "ofl_iot" and len(words) > 1 else ""
+
+
+def broken(rule: Iterator[Import]) -> str:
+    return "\n".join(map(str, rule))
+
+
+def test_the_parser_sees_imports_inside_functions_too(tmp_path: Path) -> None:
+    assert any(not each.at_once and each.top == "dp_accounting" for each in IMPORTS)
+    assert any(each.at_once and each.target == "ofl_iot.protocol.codec.decode" for each in IMPORTS)
+
+
+def test_every_package_of_the_library_has_its_arrows() -> None:
+    packages = {p.stem for p in (ROOT / "ofl_iot").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert packages - {"__init__"} == set(ARROWS)
+
+
+def test_imports_follow_the_arrows() -> None:
+    assert not broken(
+        each
+        for each in IMPORTS
+        if package_of(each.module)
+        and each.top == "ofl_iot"
+        and package_of(each.target) not in {package_of(each.module), *ARROWS[package_of(each.module)]}
+    )
+
+
+def test_the_library_imports_neither_programs_nor_the_broker() -> None:
+    assert not broken(
+        each for each in IMPORTS if each.module.startswith("ofl_iot") and each.top in {"agents", "broker"}
+    )
+
+
+def test_the_broker_does_not_import_the_programs() -> None:
+    assert not broken(each for each in IMPORTS if each.module.startswith("broker") and each.top == "agents")
+
+
+def test_pure_packages_have_no_clock_randomness_or_input_of_their_own() -> None:
+    assert not broken(
+        each
+        for each in IMPORTS
+        if package_of(each.module) in PURE and each.top in IMPURE - ENTROPY.get(each.module, set())
+    )
+
+
+def test_pure_packages_open_no_file_and_print_nothing() -> None:
+    for package in sorted(PURE):
+        for path in sorted((ROOT / "ofl_iot").glob(f"{package}*/*.py")):
+            calls = {n.func.id for n in ast.walk(ast.parse(path.read_text())) if _is_plain_call(n)}
+            assert not calls & {"open", "print", "input", "exec", "eval"}, path
+
+
+def _is_plain_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+
+
+@pytest.mark.parametrize(("package", "home"), ONLY_IN.items())
+def test_only_one_place_knows_the_mqtt_client_and_the_embedded_broker(package: str, home: str) -> None:
+    assert not broken(e for e in IMPORTS if e.top == package and not e.module.startswith(home))
+
+
+def test_nobody_reads_pickles() -> None:
+    assert not broken(e for e in IMPORTS if e.top in {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
+
+
+def test_heavy_packages_are_imported_where_they_are_used() -> None:
+    assert not broken(e for e in IMPORTS if e.at_once and e.top in HEAVY - HEAVY_AT_HOME.get(e.module, set()))
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level packages in memory after a statement in a process of its own."""
+    code = f"{statement}\nimport sys\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run(  # noqa: S603  # our own interpreter
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["agent", "coordinator"])
+def test_a_device_agent_stays_light(command: str) -> None:
+    loaded = loaded_by(f"import agents.cli, agents.program, agents.parties, agents.commands.{command}")
+    assert not loaded & {"scipy", "sklearn", "numba", "torch", "dp_accounting", "rich", "matplotlib", "amqtt"}
+
+
+def test_the_command_itself_starts_without_numpy() -> None:
+    assert not loaded_by("import agents.cli") & {"numpy", "msgspec", "paho"}

@@ -154,8 +154,8 @@ def encrypt_rows(key: PublicKey, message: Integers, limbs: int, entropy: Entropy
         second = sampling.centred_binomial(shape, entropy)
         for limb, (p, b, b_shoup, a_limb, a_shoup) in enumerate(tables):
             v = ring.limb_of(mask, limb)
-            c0[limb, batch] = ring.limb_of(first, limb)
-            c1[limb, batch] = ring.limb_of(second, limb)
+            ring.limb_into(first, limb, c0[limb, batch])
+            ring.limb_into(second, limb, c1[limb, batch])
             kernels.multiply_add(v, b, b_shoup, p, c0[limb, batch])
             kernels.multiply_add(v, a_limb, a_shoup, p, c1[limb, batch])
     return c0, c1

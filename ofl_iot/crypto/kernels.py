@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import int8, int64, njit, uint8, uint32, uint64
+from numba import int8, int64, njit, uint32, uint64
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -368,24 +368,24 @@ def gaussian(words: Any, more: Any, sigma: Any, out: Any) -> None:
 # --- bit packing ---
 
 
-@kernel("void(u4[::1], i8, u1[::1])")
+@kernel("void(u4[::1], i8, u8[::1])")
 def pack_bits(values: Any, bits: Any, out: Any) -> None:
-    """Write the low `bits` of each value, least significant first; 8 values fill exactly `bits` octets."""
+    """Write the low `bits` of each value, least significant first; 64 values fill exactly `bits` words."""
     gathered = uint64(0)
     held = 0
     at = 0
     for i in range(values.shape[0]):
         gathered |= uint64(values[i]) << uint64(held)
         held += bits
-        while held >= 8:
-            out[at] = uint8(gathered & uint64(255))
-            gathered >>= uint64(8)
-            held -= 8
+        if held >= 64:
+            out[at] = gathered
             at += 1
+            held -= 64
+            gathered = uint64(values[i]) >> uint64(bits - held)
 
 
-@kernel(f"u4({_BYTES_OF['u1']}, i8, u4[::1])")
-def unpack_bits(octets: Any, bits: Any, out: Any) -> Any:
+@kernel(f"u4({_BYTES_OF['u8']}, i8, u4[::1])")
+def unpack_bits(words: Any, bits: Any, out: Any) -> Any:
     """Read values of `bits` each; returns the largest."""
     mask = uint64((uint64(1) << uint64(bits)) - uint64(1))
     gathered = uint64(0)
@@ -393,13 +393,16 @@ def unpack_bits(octets: Any, bits: Any, out: Any) -> Any:
     at = 0
     largest = uint32(0)
     for i in range(out.shape[0]):
-        while held < bits:
-            gathered |= uint64(octets[at]) << uint64(held)
-            held += 8
+        v = gathered
+        if held < bits:
+            gathered = words[at]
             at += 1
-        v = uint32(gathered & mask)
-        out[i] = v
-        largest = max(largest, v)
-        gathered >>= uint64(bits)
-        held -= bits
+            v |= gathered << uint64(held)
+            gathered >>= uint64(bits - held)
+            held += 64 - bits
+        else:
+            gathered >>= uint64(bits)
+            held -= bits
+        out[i] = uint32(v & mask)
+        largest = max(largest, out[i])
     return largest

@@ -117,14 +117,21 @@ class Ring:
     def limb_of(self, values: Small | Integers, limb: int) -> Residues:
         """Signed coefficients `(rows, N)` to one transformed limb."""
         rows = np.empty(values.shape, dtype=np.uint32)
-        reduce = kernels.reduce_small if values.dtype == np.int8 else kernels.reduce_wide
-        reduce(np.ascontiguousarray(values), self.primes[limb].value, rows)
-        self.transform(rows, limb)
+        self.limb_into(values, limb, rows)
         return rows
+
+    def limb_into(self, values: Small | Integers, limb: int, out: Residues) -> None:
+        """The same, into rows that exist already."""
+        reduce = kernels.reduce_small if values.dtype == np.int8 else kernels.reduce_wide
+        reduce(values, self.primes[limb].value, out)
+        self.transform(out, limb)
 
     def from_integers(self, values: Small | Integers, limbs: int) -> Residues:
         """Signed coefficients `(rows, N)` to a transformed stack `(limbs, rows, N)`."""
-        return np.stack([self.limb_of(values, limb) for limb in range(limbs)])
+        out = np.empty((limbs, *values.shape), dtype=np.uint32)
+        for limb in range(limbs):
+            self.limb_into(values, limb, out[limb])
+        return out
 
     def add(self, x: Residues, y: Residues) -> Residues:
         """x + y."""

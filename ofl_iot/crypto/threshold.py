@@ -232,7 +232,7 @@ def partial_decrypt(
         batch = slice(start, min(rows, start + _BATCH))
         smudging = sampling.gaussian((batch.stop - start, ring.degree), sigma, entropy)
         for limb, (p, part, part_shoup) in enumerate(keys):
-            out[limb, batch] = ring.limb_of(smudging, limb)
+            ring.limb_into(smudging, limb, out[limb, batch])
             kernels.multiply_add(request.c1[limb, batch], part, part_shoup, p, out[limb, batch])
     return DecryptionShare(replace(request.origin, sender=share.owner), request.request_id, out)
 

@@ -250,12 +250,12 @@ def _pack(params: ParameterSet, rows: range, stacks: tuple[Residues, ...]) -> by
 
     layout = [len(stack) for stack in stacks]
     widths = _limb_bits(params, layout)
-    out = np.empty(len(rows) * row_bytes(params, layout), dtype=np.uint8)
+    out = np.empty(len(rows) * row_bytes(params, layout) // 8, dtype="<u8")
     at = 0
     for row in rows:
         limbs = (limb[row] for stack in stacks for limb in stack)
         for limb, bits in zip(limbs, widths, strict=True):
-            size = params.degree // 8 * bits
+            size = params.degree // 64 * bits
             kernels.pack_bits(limb, bits, out[at : at + size])
             at += size
     return out.tobytes()
@@ -278,13 +278,13 @@ def _unpack(
     chain = params.primes + params.special_primes
     row = 0
     for header, payload in split:
-        octets = np.frombuffer(payload, dtype=np.uint8)
+        words = np.frombuffer(bytes(payload), dtype="<u8")  # a copy, because the payload may start anywhere
         at = 0
         for _ in range(header.rows):
             for stack in stacks:
                 for limb, p in zip(stack, chain, strict=False):
-                    width = params.degree // 8 * p.bit_length()
-                    if kernels.unpack_bits(octets[at : at + width], p.bit_length(), limb[row]) >= p:
+                    width = params.degree // 64 * p.bit_length()
+                    if kernels.unpack_bits(words[at : at + width], p.bit_length(), limb[row]) >= p:
                         raise CryptoError(f"{header.title}: a coefficient of row {row} is not below its prime")
                     at += width
             row += 1

@@ -129,11 +129,12 @@ def test_sums_and_multiples_are_those_of_the_integers(seed: int, number: int) ->
 @given(st.integers(1, 30), seeds)
 @settings(deadline=None)
 def test_packed_bits_come_back(bits: int, seed: int) -> None:
-    values = np.random.default_rng(seed).integers(0, 1 << bits, 64, dtype=np.uint32)
-    octets = np.empty(8 * bits, dtype=np.uint8)
-    kernels.pack_bits(values, bits, octets)
+    values = np.random.default_rng(seed).integers(0, 1 << bits, 128, dtype=np.uint32)
+    words = np.empty(2 * bits, dtype=np.uint64)
+    kernels.pack_bits(values, bits, words)
+    assert int.from_bytes(words.tobytes(), "little") == sum(int(v) << (bits * i) for i, v in enumerate(values))
     back = np.empty_like(values)
-    assert kernels.unpack_bits(octets, bits, back) == values.max()
+    assert kernels.unpack_bits(words, bits, back) == values.max()
     assert (back == values).all()
 
 

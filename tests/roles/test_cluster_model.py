@@ -1,0 +1,161 @@
+"""The leader's books: each chunk merged exactly once, nothing lost between fresh, frozen and the global model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ofl_iot.protocol.messages import Member, Settlement
+from ofl_iot.protocol.seqset import SeqSet
+from ofl_iot.roles.blocks import BlockLayout
+from ofl_iot.roles.cluster_model import ClusterModel
+from tests.roles.parties import BLOCK, SIZE, A, B, chunk_of
+
+LAYOUT = BlockLayout(SIZE, BLOCK)
+MEMBERS = (Member(A, SeqSet(), 10), Member(B, SeqSet(2), 10))
+
+
+def cluster_at(round_no: int = 0) -> ClusterModel:
+    cluster = ClusterModel(LAYOUT, 1, MEMBERS)
+    cluster.adopt(np.zeros(SIZE, np.float32), round_no, included=False)
+    return cluster
+
+
+class ClusterLaws(RuleBasedStateMachine):
+    """Merging, rounds that include or pass over the contribution, and crashes with a journal, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = cluster_at()
+        self.stored, self.journal = self.cluster.snapshot(), list[tuple]()
+        self.merged: dict[tuple[str, int], np.ndarray] = {}
+        self.frozen: set[tuple[str, int]] = set()
+        self.settled: set[tuple[str, int]] = set()
+        self.base = np.zeros(SIZE, np.float32)
+        self.round_no = 0
+
+    @rule(
+        device=st.sampled_from([A, B]),
+        seq=st.integers(1, 12),
+        values=st.dictionaries(st.integers(0, SIZE - 1), st.integers(-9, 9).map(float), min_size=1, max_size=3),
+        step=st.sampled_from([0.0, 1.0, 2.0]),
+    )
+    def chunk_arrives(self, device: str, seq: int, values: dict[int, float], step: float) -> None:
+        known = (device, seq) in self.merged or (device == B and seq <= 2)
+        assert self.cluster.holds(device, seq) == known
+        chunk = chunk_of(seq, values)
+        if known:
+            with pytest.raises(ValueError, match="merged already"):
+                self.cluster.merge(device, chunk, step)
+            return
+        self.cluster.merge(device, chunk, step)
+        self.journal.append((device, chunk, step))
+        change = np.zeros(SIZE, np.float32)
+        for place, value in values.items():
+            change[place] = step * value
+        self.merged[device, seq] = change
+
+    @rule()
+    def contribute(self) -> None:
+        frozen = self.cluster.freeze(self.round_no + 1)
+        self.frozen = self.merged.keys() - self.settled
+        np.testing.assert_array_equal(frozen, self.sum_of(self.frozen))
+        self.store()
+
+    @rule()
+    def round_passes_without_us(self) -> None:
+        self.cluster.thaw()
+        self.frozen = set()
+        self.store()
+
+    @rule(elsewhere=st.integers(-5, 5))
+    def global_model_without_us(self, elsewhere: int) -> None:
+        self.adopt(self.base + np.float32(elsewhere), included=False)
+
+    @precondition(lambda self: self.cluster.frozen is not None)
+    @rule(elsewhere=st.integers(-5, 5))
+    def global_model_with_us(self, elsewhere: int) -> None:
+        included = self.base + self.sum_of(self.frozen) + np.float32(elsewhere)
+        devices = {device for device, _ in self.frozen}
+        self.settled |= self.frozen
+        assert set(self.adopt(included, included=True)) == devices
+
+    def adopt(self, model: np.ndarray, *, included: bool) -> list[str]:
+        self.round_no += 1
+        before = self.cluster.mileage.copy()
+        served = self.cluster.adopt(model, self.round_no, included=included)
+        assert np.all(self.cluster.mileage >= before)
+        self.base, self.frozen = model, set()
+        self.store()
+        return served
+
+    @rule()
+    def crash(self) -> None:
+        mileage = self.cluster.mileage
+        self.cluster = ClusterModel.restored(LAYOUT, self.stored)
+        for device, chunk, step in self.journal:
+            self.cluster.merge(device, chunk, step)
+        np.testing.assert_allclose(self.cluster.mileage, mileage)
+
+    @rule()
+    def store(self) -> None:
+        self.stored, self.journal = self.cluster.snapshot(), []
+
+    def sum_of(self, chunks: set[tuple[str, int]]) -> np.ndarray:
+        return sum((self.merged[each] for each in chunks), np.zeros(SIZE, np.float32))
+
+    @invariant()
+    def the_model_is_the_global_one_and_all_that_is_not_settled(self) -> None:
+        unsettled = self.merged.keys() - self.settled
+        np.testing.assert_array_equal(self.cluster.model, self.base + self.sum_of(unsettled))
+        assert {(d, seq) for d, seqs in self.cluster.unsettled().items() for seq in seqs} == unsettled
+        assert self.cluster.fresh_count == len(unsettled - self.frozen)
+
+    @invariant()
+    def what_is_settled_is_known(self) -> None:
+        for device, first in ((A, 0), (B, 2)):
+            ours = {seq for each, seq in self.settled if each == device}
+            assert self.cluster.settled[device] == SeqSet(first).union(ours)
+
+    @invariant()
+    def the_contribution_names_its_chunks(self) -> None:
+        named = {(s.device, seq) for s in self.cluster.frozen_settlements for seq in s.seqs}
+        assert named == self.frozen
+
+
+ClusterLaws.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestClusterLaws = ClusterLaws.TestCase
+
+
+def test_a_cluster_without_a_global_model_is_not_ready() -> None:
+    cluster = ClusterModel(LAYOUT, 1, MEMBERS)
+    assert not cluster.ready
+    cluster.adopt(np.ones(SIZE, np.float32), 0, included=False)
+    assert cluster.ready
+
+
+def test_a_member_admitted_again_keeps_what_is_known_of_it() -> None:
+    cluster = cluster_at()
+    cluster.merge(A, chunk_of(1, {0: 1.0}), 1.0)
+    cluster.admit([Member(A, SeqSet(0, (5,)), 10)])
+    assert cluster.settled[A] == SeqSet(0, (5,))
+    assert [seq for seq in range(1, 7) if cluster.holds(A, seq)] == [1, 5]
+
+
+def test_the_contribution_to_a_later_round_holds_the_one_that_was_passed_over() -> None:
+    cluster = cluster_at()
+    cluster.merge(A, chunk_of(1, {0: 1.0}), 1.0)
+    cluster.freeze(1)
+    cluster.merge(A, chunk_of(2, {0: 2.0}), 1.0)
+    assert cluster.freeze(2)[0] == 3.0
+    assert cluster.frozen_settlements == (Settlement(A, (1, 2)),)
+    assert cluster.frozen_round == 2
+
+
+def test_a_block_of_a_merged_chunk_travels_as_far_as_its_values() -> None:
+    cluster = cluster_at()
+    cluster.merge(A, chunk_of(1, {0: 1.0, 1: -2.0, 9: 4.0}), 0.5)
+    np.testing.assert_allclose(cluster.mileage, [1.5, 0.0, 2.0])

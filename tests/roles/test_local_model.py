@@ -1,0 +1,121 @@
+"""The local model: unreleased work is what was trained and has not left, whatever else happens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ofl_iot.errors import RefusedError
+from ofl_iot.protocol.messages import Block
+from ofl_iot.roles.blocks import BlockLayout
+from ofl_iot.roles.local_model import LocalModel
+from tests.roles.parties import BLOCK, SIZE, chunk_of
+
+LAYOUT = BlockLayout(SIZE, BLOCK)
+whole = st.integers(-50, 50).map(float)
+vectors = st.lists(whole, min_size=SIZE, max_size=SIZE).map(lambda each: np.array(each, np.float32))
+steps = st.one_of(
+    st.tuples(st.just("train"), vectors),
+    st.tuples(st.just("release"), st.dictionaries(st.integers(0, SIZE - 1), whole, min_size=1, max_size=4)),
+    st.tuples(st.just("download"), st.integers(0, SIZE // BLOCK - 1), vectors),
+    st.tuples(st.just("restart"), st.none()),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(steps, max_size=25))
+def test_trained_work_is_released_or_unreleased_never_lost(story: list[tuple]) -> None:
+    """Small whole numbers are exact in float32, so the law holds to the last bit."""
+    model, trained, released = LocalModel(LAYOUT), np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
+    seq = 1
+    for what, *with_ in story:
+        if what == "train":
+            start = model.local.copy()
+            model.trained(start, start + with_[0])
+            trained += with_[0]
+        elif what == "release":
+            chunk = chunk_of(seq, with_[0])
+            model.released(chunk)
+            released[chunk.read_indices()] += chunk.read_values()
+            seq += 1
+        elif what == "download":
+            block, values = with_
+            model.downloaded(Block(block, 1.0, values[LAYOUT.bounds(block)].astype("<f4").tobytes()), "f", 3)
+            np.testing.assert_array_equal(model.base[LAYOUT.bounds(block)], values[LAYOUT.bounds(block)])
+        else:
+            stored = model.snapshot(seq)
+            model = LocalModel(LAYOUT)
+            assert model.restore(stored) == seq
+        np.testing.assert_array_equal(model.unreleased, trained - released)
+
+
+def test_training_on_an_older_copy_keeps_what_was_downloaded_meanwhile() -> None:
+    model = LocalModel(LAYOUT)
+    start = model.local.copy()
+    model.downloaded(Block(0, 1.0, np.full(BLOCK, 5, "<f4").tobytes()), "f", 1)
+    model.trained(start, start + 1)
+    np.testing.assert_array_equal(model.local[:BLOCK], np.full(BLOCK, 6))
+    np.testing.assert_array_equal(model.unreleased, np.ones(SIZE))
+
+
+def test_a_model_is_complete_when_every_block_was_seen_and_stays_so_for_a_new_leader() -> None:
+    model = LocalModel(LAYOUT)
+    for block in range(LAYOUT.count):
+        assert not model.complete
+        model.downloaded(Block(block, 2.0, np.zeros(BLOCK, "<f4").tobytes()), "f", 1)
+    assert model.complete
+    model.new_leader()
+    assert model.complete
+    assert (model.seen < 0).all()
+    restored = LocalModel(LAYOUT)
+    restored.restore(model.snapshot(1))
+    assert restored.complete
+    assert (restored.seen < 0).all()
+
+
+def test_the_two_last_syncs_are_remembered() -> None:
+    model = LocalModel(LAYOUT)
+    for value in (1, 2, 3):
+        model.downloaded(Block(1, 1.0, np.full(BLOCK, value, "<f2").tobytes()), "e", 1)
+    assert model.synced[BLOCK] == 3
+    assert model.synced_before[BLOCK] == 2
+
+
+def test_the_distance_is_relative_to_the_synced_model() -> None:
+    model = LocalModel(LAYOUT)
+    assert model.distance() == 0.0
+    for block in range(LAYOUT.count):
+        model.downloaded(Block(block, 1.0, np.full(BLOCK, 2, "<f4").tobytes()), "f", 1)
+    model.trained(model.local, model.local + 1)
+    assert model.distance() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("block", "complaint"),
+    [
+        (Block(3, 1.0, bytes(16)), "block 3 of a model of 3"),
+        (Block(0, 1.0, bytes(12)), "3 values, not 4"),
+        (Block(0, 1.0, np.array([0, 0, 0, np.nan], "<f4").tobytes()), "not finite"),
+        (Block(0, 1.0, np.array([0, 0, 0, np.inf], "<f4").tobytes()), "not finite"),
+    ],
+)
+def test_a_block_that_does_not_fit_is_refused_and_changes_nothing(block: Block, complaint: str) -> None:
+    model = LocalModel(LAYOUT)
+    with pytest.raises(RefusedError, match=complaint):
+        model.downloaded(block, "f", 1)
+    assert not model.local.any()
+    assert not model.held.any()
+
+
+def test_a_snapshot_of_another_shape_is_refused() -> None:
+    with pytest.raises(RefusedError, match="another shape"):
+        LocalModel(BlockLayout(8, BLOCK)).restore(LocalModel(LAYOUT).snapshot(1))
+
+
+@given(st.integers(1, 100), st.integers(1, 30))
+def test_blocks_cover_the_model_once(size: int, block_size: int) -> None:
+    layout = BlockLayout(size, block_size)
+    covered = [place for block in range(layout.count) for place in range(size)[layout.bounds(block)]]
+    assert covered == list(range(size))

@@ -66,6 +66,18 @@ def overrides_of(options: argparse.Namespace) -> dict[str, str]:
     return given
 
 
+def check_writable(option: str, file: Path | None) -> None:
+    """Refuse a file that cannot be written before the work for it is done; None is no file."""
+    if file is None:
+        return
+    if not file.parent.is_dir():
+        raise ConfigError(f"{option} {file}: there is no folder {file.parent}")
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"{option} {file}: it cannot be written ({error.strerror}); name another file") from error
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ofl", description="Opportunistic federated learning over MQTT.")
     parser.add_argument("--version", action="version", version=f"ofl {__version__}")

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from agents.cli import add_settings_options, overrides_of
@@ -50,53 +51,47 @@ def state_folder(options: argparse.Namespace) -> Path:
     return folder
 
 
-def run_party(
-    name: DeviceId,
-    make: Callable[[], Machine],
-    toolbox: Toolbox,
-    settings: Settings,
-    state: Path,
-    *,
-    will: tuple[str, bytes] | None = None,
-    meter: TelemetrySource | None = None,
-    pace: Pace | None = None,
-    finished: Callable[[Machine], bool] = lambda _: False,
-) -> None:
+@dataclass(frozen=True)
+class PartyProcess:
+    """What one process runs."""
+
+    name: DeviceId
+    make: Callable[[], Machine]
+    toolbox: Toolbox
+    settings: Settings
+    state: Path
+    will: tuple[str, bytes] | None = None
+    meter: TelemetrySource | None = None
+    pace: Pace | None = None
+    finished: Callable[[Machine], bool] = lambda _: False
+    """Whether the machine has nothing left to do."""
+
+
+def run_party(process: PartyProcess) -> None:
     """Run until SIGTERM or SIGINT, or until the machine has `finished`."""
-    asyncio.run(_run(name, make, toolbox, settings, state, will, meter, pace, finished))
+    asyncio.run(_run(process))
 
 
-async def _run(
-    name: DeviceId,
-    make: Callable[[], Machine],
-    toolbox: Toolbox,
-    settings: Settings,
-    state: Path,
-    will: tuple[str, bytes] | None,
-    meter: TelemetrySource | None,
-    pace: Pace | None,
-    finished: Callable[[Machine], bool],
-) -> None:
-    wire = Wire(federation_id(settings.federation.id))
-    echo = wire.topics.build(Topic(Kind.ECHO, name))
-    link = MqttLink(settings.mqtt, name, Will(*will) if will else None, echo_topic=echo)
+async def _run(process: PartyProcess) -> None:
+    wire = Wire(federation_id(process.settings.federation.id))
+    echo = wire.topics.build(Topic(Kind.ECHO, process.name))
+    will = Will(*process.will) if process.will else None
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="ofl-job") as executor:
         equipment = Equipment(
-            link=link,
-            store=SqliteStore(state / f"{name}.sqlite"),
-            toolbox=toolbox,
+            link=MqttLink(process.settings.mqtt, process.name, will, echo_topic=echo),
+            store=SqliteStore(process.state / f"{process.name}.sqlite"),
+            toolbox=process.toolbox,
             wire=wire,
             executor=executor,
-            meter=meter,
-            pace=pace,
+            meter=process.meter,
+            pace=process.pace,
         )
-        party = LiveParty(name, make, equipment)
-        running = asyncio.create_task(party.run(), name=name)
+        party = LiveParty(process.name, process.make, equipment)
+        running = asyncio.create_task(party.run(), name=process.name)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, party.stop)
-        while not running.done() and not finished(party.machine):
+        while not running.done() and not process.finished(party.machine):
             await asyncio.wait({running}, timeout=0.5)
-        if not running.done():
-            party.stop()
+        party.stop()
         await running

@@ -18,7 +18,9 @@ DEFAULT_PORT = 1883
 async def serve(host: str, port: int, stop: asyncio.Event) -> None:
     """Run a broker until `stop` is set; raises ConfigError if the port cannot be had."""
     bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    async with EmbeddedBroker(bind):
+    async with EmbeddedBroker(bind) as broker:
+        sys.stdout.write(f"listening host={host} port={broker.port}\n")
+        sys.stdout.flush()  # whoever started it with port 0 waits for this line
         await stop.wait()
 
 

@@ -37,14 +37,16 @@ def run(options: argparse.Namespace) -> int:
     )
     pace = TypePace(simulation.step_s / DEVICE_TYPES[options.pace_as].relative_speed) if options.pace_as else None
     program.run_party(
-        plan.name,
-        plan.make,
-        plan.toolbox,
-        settings,
-        program.state_folder(options),
-        will=plan.will,
-        meter=best_source(options.pace_as or ""),
-        pace=pace,
+        program.PartyProcess(
+            plan.name,
+            plan.make,
+            plan.toolbox,
+            settings,
+            program.state_folder(options),
+            will=plan.will,
+            meter=best_source(options.pace_as or ""),
+            pace=pace,
+        )
     )
     return 0
 

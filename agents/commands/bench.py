@@ -8,6 +8,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from agents.cli import check_writable
+
 BENCHES = {
     "opportunity": "agents.bench_opportunity",
     "crypto": "agents.bench_crypto",
@@ -24,6 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
+    check_writable("--json", options.json)
     figures = import_module(BENCHES[options.what]).run()
     text = json.dumps(figures, indent=2)
     if options.json is not None:

@@ -31,8 +31,12 @@ def run(options: argparse.Namespace) -> int:
             return machine.finished
         return False
 
-    program.run_party(COORDINATOR, plan.make, plan.toolbox, settings, program.state_folder(options), finished=finished)
+    state = program.state_folder(options)
+    program.run_party(program.PartyProcess(COORDINATOR, plan.make, plan.toolbox, settings, state, finished=finished))
     if last and last[0].finished:
-        accuracy = judge.evaluate(last[0].model).accuracy
-        sys.stdout.write(f"rounds={last[0].counter.completed} accuracy={accuracy:.4f}\n")
+        machine = last[0]
+        accuracy = judge.evaluate(machine.model).accuracy
+        sys.stdout.write(
+            f"rounds={machine.counter.completed} accuracy={accuracy:.4f} doubled_chunks={machine.doubled_chunks}\n"
+        )
     return 0

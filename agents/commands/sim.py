@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents.cli import add_settings_options, overrides_of
+from agents.cli import add_settings_options, check_writable, overrides_of
 from agents.display import Display, print_summary
 from agents.simulate import Progress, Simulation, check, work_folder, write_results
 from ofl_iot.errors import ConfigError
@@ -61,9 +61,8 @@ def settings_for(options: argparse.Namespace) -> Settings:
 def run(options: argparse.Namespace) -> int:
     """Run, show, write, judge."""
     settings = settings_for(options)
-    if options.json is not None and not options.json.parent.is_dir():
-        raise ConfigError(f"--json {options.json}: there is no folder {options.json.parent}")
-    folder = options.out or Path("ofl-results") / time.strftime("%Y%m%d-%H%M%S")
+    check_writable("--json", options.json)
+    folder = _results_folder(options.out or Path("ofl-results") / time.strftime("%Y%m%d-%H%M%S"))
     progress = Progress(settings.simulation.rounds)
     simulation = Simulation(settings, progress)
     with work_folder() as work_dir, Display(progress, settings.simulation.devices, options.runtime):
@@ -75,3 +74,15 @@ def run(options: argparse.Namespace) -> int:
     check(summary, settings)
     sys.stdout.write(f"results: {folder}\n")
     return 0
+
+
+def _results_folder(folder: Path) -> Path:
+    """Make the folder before the run, whose results must not be lost for want of one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the results folder {folder} ({error.strerror}): choose one with --out"
+        ) from error
+    check_writable("--out", folder / "summary.json")
+    return folder

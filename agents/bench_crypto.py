@@ -22,10 +22,10 @@ from agents.literal_dft import measure_dft
 from ofl_iot.crypto import keygen, relinearisation, seeded
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import PublicKey, encrypt, weighted_sum
+from ofl_iot.crypto.entropy import Entropy, SystemEntropy
 from ofl_iot.crypto.keygen import KeyShare
 from ofl_iot.crypto.params import MAIN, SEEDED, ParameterSet
 from ofl_iot.crypto.relinearisation import RelinKey
-from ofl_iot.crypto.sampling import Entropy, SystemEntropy
 from ofl_iot.crypto.scalars import partial_scalars
 from ofl_iot.crypto.scores import ScorePlan, combine_scores, request_scores
 from ofl_iot.crypto.threshold import final_decrypt, partial_decrypt, server_decrypt

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from ofl_iot.crypto import kernels, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.params import ParameterSet
 from ofl_iot.crypto.ring import Integers, Residues, ring_of, shoup
-from ofl_iot.crypto.sampling import Entropy
 from ofl_iot.crypto.wire import Framed, Kind, Note, check_rows
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR
@@ -31,7 +31,7 @@ class _KeyNote(Note, frozen=True):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PublicKey(Framed):
     """The joint public key (b, a); `a` follows from the key context."""
 
@@ -65,7 +65,7 @@ class _ModelNote(Note, frozen=True):
     scale_bits: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EncryptedModel(Framed):
     """A model under the joint key: fresh from a leader, or a weighted sum of such."""
 
@@ -171,7 +171,10 @@ def add(first: EncryptedModel, second: EncryptedModel) -> EncryptedModel:
     """Eval, addition: the sum of two models (which must stay within the bound)."""
     _check_alike(first, second)
     ring = ring_of(first.context.params)
-    return replace(first, c0=ring.add(first.c0, second.c0), c1=ring.add(first.c1, second.c1))
+    c0, c1 = first.c0.copy(), first.c1.copy()
+    ring.scale_add(second.c0, 1, c0)
+    ring.scale_add(second.c1, 1, c1)
+    return replace(first, c0=c0, c1=c1)
 
 
 def weighted_sum(models: Sequence[EncryptedModel], weights: Sequence[float]) -> EncryptedModel:

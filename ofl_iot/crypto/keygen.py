@@ -17,9 +17,9 @@ import numpy as np
 from ofl_iot.crypto import sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import PublicKey, common_polynomial
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, ParameterSet
 from ofl_iot.crypto.ring import Residues, ring_of
-from ofl_iot.crypto.sampling import Entropy
 from ofl_iot.crypto.wire import Framed, Kind, Note, check_rows
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId
@@ -40,7 +40,7 @@ def _all_limbs(params: ParameterSet) -> int:
     return len(params.primes + params.special_primes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LeaderSecret(Framed):
     """What a member keeps to itself while the key is made; delete it when its key share is stored."""
 
@@ -66,7 +66,7 @@ class LeaderSecret(Framed):
         return cls(origin, stacks[0][:, 0].copy(), stacks[1][:, 0].copy())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KeyContribution(Framed):
     """A member's broadcast b_i."""
 
@@ -89,7 +89,7 @@ class KeyContribution(Framed):
         return cls(origin, stacks[0][:, 0].copy())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KeyDeal(Framed):
     """One member's Shamir share of its s_i for one receiver; travels sealed only."""
 
@@ -114,7 +114,7 @@ class KeyDeal(Framed):
         return cls(origin, DeviceId(note.receiver), stacks[0][:, 0].copy())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KeyShare(Framed):
     """A member's share of the joint secret modulo q_dec; `origin.sender` is its owner."""
 

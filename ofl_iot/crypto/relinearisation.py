@@ -21,10 +21,10 @@ import numpy as np
 from ofl_iot.crypto import kernels, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import common_polynomial
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.keygen import KEY_ROUND, LeaderSecret, in_member_order
 from ofl_iot.crypto.params import ParameterSet
 from ofl_iot.crypto.ring import Residues, Ring, conjugate, ring_of
-from ofl_iot.crypto.sampling import Entropy
 from ofl_iot.crypto.wire import Framed, Kind, Note, check_rows
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR
@@ -38,7 +38,7 @@ class _CompletionNote(Note, frozen=True):
     first_digest: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelinContribution(Framed):
     """A member's broadcast of round 1; rows are gadget digits."""
 
@@ -67,21 +67,21 @@ class RelinContribution(Framed):
         return hashlib.sha256(self.h0.tobytes() + self.h1.tobytes()).digest()[:16]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelinFirst(RelinContribution):
     """The sum H of round 1."""
 
     kind = Kind.RELIN_FIRST
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelinKey(RelinContribution):
     """The relinearisation key; `h0` and `h1` are its two halves."""
 
     kind = Kind.RELIN_KEY
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelinCompletion(Framed):
     """A member's broadcast of round 2."""
 

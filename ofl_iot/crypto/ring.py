@@ -168,6 +168,13 @@ class Ring:
             kernels.correlate(x[limb], y[limb], self.primes[limb].value, out[limb])
         return out
 
+    def subtract_rows(self, x: Residues, y: Residues) -> Residues:
+        """x - y for whole stacks `(limbs, rows, N)`."""
+        out: Residues = x.copy()
+        for limb, p in enumerate(self.moduli[: len(x)]):
+            kernels.subtract_scale(out[limb], y[limb], np.uint32(1), shoup_number(1, p), np.uint32(p))
+        return out
+
     def scale_add(self, x: Residues, number: int, out: Residues) -> None:
         """out += number·x, in place."""
         for limb, p in enumerate(self.moduli[: len(out)]):

@@ -1,55 +1,21 @@
-"""Randomness: where it comes from and the distributions made of it.
-
-Secrets and noise come from the operating system, never from a seeded generator; `SeededEntropy` exists so that a
-test can be repeated. Public polynomials are expanded from a seed by SHAKE-128.
-"""
+"""The distributions of secrets and noise, made of uniform bytes; public polynomials are expanded from a seed."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from ofl_iot.crypto import kernels
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.ring import Integers, Residues, Small
 from ofl_iot.errors import CryptoError
 
 _FULL_BITS: Final = 32
 """Deviations up to 2^32 have every low bit filled by the sampler's 40 random bits."""
-
-
-class Entropy(Protocol):
-    """A source of uniform bytes that nobody else can guess."""
-
-    def random_bytes(self, count: int) -> bytes:
-        """`count` fresh uniform bytes."""
-        ...
-
-
-class SystemEntropy:
-    """The operating system's randomness: what every program uses."""
-
-    def random_bytes(self, count: int) -> bytes:
-        """`count` bytes from the kernel's generator."""
-        return os.urandom(count)
-
-
-class SeededEntropy:
-    """Repeatable bytes for tests; whoever knows the seed knows every secret."""
-
-    def __init__(self, seed: int) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
-        key = hashlib.sha256(b"ofl-iot seeded entropy %d" % seed).digest()
-        self._stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
-
-    def random_bytes(self, count: int) -> bytes:
-        """The next `count` bytes of the seed's stream."""
-        return self._stream.update(bytes(count))
 
 
 def ternary(shape: tuple[int, ...], entropy: Entropy) -> Small:

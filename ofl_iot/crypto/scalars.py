@@ -16,11 +16,11 @@ import numpy as np
 
 from ofl_iot.crypto import noise, sampling
 from ofl_iot.crypto.context import Origin
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.filters import Filter
 from ofl_iot.crypto.keygen import KeyShare
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, ParameterSet
 from ofl_iot.crypto.ring import Residues, Ring, ring_of
-from ofl_iot.crypto.sampling import Entropy
 from ofl_iot.crypto.threshold import check_answers, check_request, lagrange, request_digest
 from ofl_iot.crypto.wire import Framed, Kind, Note, as_ids
 from ofl_iot.errors import CryptoError
@@ -79,7 +79,7 @@ def _check_queries(title: str, queries: Sequence[Query], rows: int, filters: int
         raise CryptoError(f"{title}: it asks for the same number twice")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScalarRequest(Framed):
     """The second halves of score ciphertexts at q_dec, and which numbers of them are asked for."""
 
@@ -125,7 +125,7 @@ class ScalarRequest(Framed):
         return cls(origin, active, contributors, _filters(note.filters), note.queries, note.sigmas, stacks[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeldScalars(Framed):
     """What ServerDec keeps until the shares are in: the flooded first halves."""
 
@@ -153,7 +153,7 @@ class HeldScalars(Framed):
         return cls(origin, as_ids(note.active), note.request_id, _filters(note.filters), note.queries, stacks[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScalarShare(Framed):
     """PartDec's answers, by query and prime; store them before they are sent."""
 

@@ -24,11 +24,11 @@ import numpy.typing as npt
 from ofl_iot.crypto import noise
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, Values, encode
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.filters import HIGH_BAND, Filter
 from ofl_iot.crypto.params import ERROR_SIGMA, ParameterSet
 from ofl_iot.crypto.relinearisation import RelinKey, relinearise
 from ofl_iot.crypto.ring import Residues, Small, ring_of
-from ofl_iot.crypto.sampling import Entropy
 from ofl_iot.crypto.scalars import HeldScalars, Query, ScalarRequest, ScalarShare, final_scalars
 from ofl_iot.crypto.threshold import switch_to_decryption
 from ofl_iot.errors import ConfigError, CryptoError
@@ -76,7 +76,7 @@ class ScorePlan:
         return leaders * (1 + len(self.filters) + self.projections) + pairs + 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scores:
     """What the coordinator learns of a round's models: these numbers, and nothing else of a single model."""
 
@@ -102,7 +102,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Rows:
+class _Rows:
     """Score ciphertexts before ServerDec: one polynomial pair a row, with the noise each decryption must add."""
 
     c0: list[Residues]
@@ -172,8 +172,8 @@ def request_scores(
     context.check_active(tuple(active))
     ring = ring_of(params)
     base = ring.from_integers(encode(params, reference, "the global model"), len(params.primes))
-    updates = {leader: (ring.subtract(model.c0, base), model.c1) for leader, model in models.items()}
-    rows = Rows([], [], [])
+    updates = {leader: (ring.subtract_rows(model.c0, base), model.c1) for leader, model in models.items()}
+    rows = _Rows([], [], [])
     queries = [
         *_energy_queries(relin, updates, plan, rows),
         *_projection_queries(context, updates, plan, rows, entropy),
@@ -204,7 +204,7 @@ def _check_models(context: KeyContext, models: Mapping[DeviceId, EncryptedModel]
 
 
 def _energy_queries(
-    relin: RelinKey, updates: Mapping[DeviceId, tuple[Residues, Residues]], plan: ScorePlan, rows: Rows
+    relin: RelinKey, updates: Mapping[DeviceId, tuple[Residues, Residues]], plan: ScorePlan, rows: _Rows
 ) -> list[Query]:
     context = relin.origin.context
     ring = ring_of(context.params)
@@ -227,7 +227,7 @@ def _projection_queries(
     context: KeyContext,
     updates: Mapping[DeviceId, tuple[Residues, Residues]],
     plan: ScorePlan,
-    rows: Rows,
+    rows: _Rows,
     entropy: Entropy,
 ) -> list[Query]:
     ring = ring_of(context.params)
@@ -245,7 +245,7 @@ def _projection_queries(
     return queries
 
 
-def _control_query(context: KeyContext, rows: Rows) -> Query:
+def _control_query(context: KeyContext, rows: _Rows) -> Query:
     """An encryption of zero: if it does not decrypt to zero, no score of the request can be trusted."""
     params = context.params
     zero = np.zeros((len(params.primes), params.degree), dtype=np.uint32)

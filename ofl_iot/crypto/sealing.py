@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from ofl_iot.crypto.sampling import Entropy
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.errors import ConfigError, CryptoError
 from ofl_iot.ids import DeviceId, FederationId, Term
 

@@ -19,9 +19,9 @@ import numpy as np
 from ofl_iot.crypto import kernels, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, Values, common_polynomial, encode, encrypt_rows
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.params import ParameterSet
 from ofl_iot.crypto.ring import Residues, Ring, Small, ring_of, shoup_number
-from ofl_iot.crypto.sampling import Entropy
 from ofl_iot.crypto.wire import Framed, Kind, Note, check_rows
 from ofl_iot.errors import ConfigError, CryptoError
 
@@ -34,7 +34,7 @@ class _NoNote(Note, frozen=True):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeededModel(Framed):
     """A model under a leader's upload key: the half that travels."""
 
@@ -59,7 +59,7 @@ class SeededModel(Framed):
         return cls(origin, note.n_params, stacks[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SwitchingKey(Framed):
     """An upload key under the joint key; rows are gadget digits."""
 
@@ -84,7 +84,7 @@ class SwitchingKey(Framed):
         return cls(origin, stacks[0][:, :digits].copy(), stacks[0][:, digits:].copy())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RoundExpansion:
     """The round's public `a`, cut into digits: computed once, used for every leader's upload."""
 

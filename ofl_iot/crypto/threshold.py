@@ -22,10 +22,10 @@ import numpy.typing as npt
 from ofl_iot.crypto import kernels, noise, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, encrypt_zero
+from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.keygen import KeyShare
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, ParameterSet
 from ofl_iot.crypto.ring import Residues, ring_of, shoup
-from ofl_iot.crypto.sampling import Entropy
 from ofl_iot.crypto.wire import Framed, Kind, Note, as_ids, check_rows
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId
@@ -49,7 +49,7 @@ class _AnswerNote(Note, frozen=True):
     request_id: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DecryptionRequest(Framed):
     """What ServerDec sends to the active set: the second half of the ciphertext at q_dec."""
 
@@ -87,7 +87,7 @@ class DecryptionRequest(Framed):
         return cls(origin, note.n_params, as_ids(note.active), as_ids(note.contributors), stacks[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeldDecryption(Framed):
     """What ServerDec keeps until the shares are in: the flooded first half."""
 
@@ -114,7 +114,7 @@ class HeldDecryption(Framed):
         return cls(origin, note.n_params, as_ids(note.active), note.request_id, stacks[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DecryptionShare(Framed):
     """PartDec's answer; store it before it is sent."""
 
@@ -224,7 +224,7 @@ def partial_decrypt(
     keys = []
     for limb, p in enumerate(ring.moduli[:DECRYPTION_LIMBS]):
         factor = np.uint64(lagrange(context, request.active, share.owner, p))
-        part = (share.values[limb] * factor % np.uint64(p)).astype(np.uint32)
+        part = (share.values[limb].astype(np.uint64) * factor % np.uint64(p)).astype(np.uint32)
         keys.append((np.uint32(p), part, shoup(part, p)))
     out = np.empty_like(request.c1)
     rows = out.shape[1]

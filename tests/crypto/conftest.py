@@ -10,10 +10,10 @@ import pytest
 from ofl_iot.crypto import keygen, relinearisation
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, encrypt
+from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.keygen import KeyShare, LeaderSecret
 from ofl_iot.crypto.params import MAIN, SEEDED, ParameterSet
 from ofl_iot.crypto.relinearisation import RelinKey
-from ofl_iot.crypto.sampling import SeededEntropy
 from ofl_iot.ids import DeviceId, FederationId, Term
 
 LEADERS = tuple(DeviceId(f"truck-{number}") for number in range(5))

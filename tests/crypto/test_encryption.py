@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ofl_iot.crypto import noise
 from ofl_iot.crypto.encryption import EncryptedModel, add, encrypt, weighted_sum
+from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.params import MAIN
-from ofl_iot.crypto.sampling import SeededEntropy
 from ofl_iot.crypto.threshold import final_decrypt, partial_decrypt, server_decrypt
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR

@@ -10,11 +10,11 @@ import pytest
 from ofl_iot.crypto import keygen, relinearisation, sealing
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import PublicKey, common_polynomial, encrypt, weighted_sum
+from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.keygen import KEY_ROUND, KeyContribution, KeyDeal, KeyShare, LeaderSecret
 from ofl_iot.crypto.params import ERROR_SIGMA, MAIN
 from ofl_iot.crypto.relinearisation import RelinCompletion, RelinContribution, RelinFirst, RelinKey
 from ofl_iot.crypto.ring import conjugate, ring_of
-from ofl_iot.crypto.sampling import SeededEntropy
 from ofl_iot.crypto.sealing import Envelope, SealingKey
 from ofl_iot.crypto.threshold import final_decrypt, partial_decrypt, server_decrypt
 from ofl_iot.errors import CryptoError

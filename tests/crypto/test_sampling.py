@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ofl_iot.crypto import sampling
+from ofl_iot.crypto.entropy import SeededEntropy, SystemEntropy
 from ofl_iot.crypto.params import MAIN
-from ofl_iot.crypto.sampling import SeededEntropy, SystemEntropy
 from ofl_iot.errors import CryptoError
 
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ofl_iot.crypto.encryption import EncryptedModel, encode, encrypt, encrypt_rows, weighted_sum
+from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.filters import HIGH_BAND, MAX_LAGS, Filter, band
 from ofl_iot.crypto.params import MAIN
-from ofl_iot.crypto.sampling import SeededEntropy
 from ofl_iot.crypto.scalars import HeldScalars, ScalarRequest, ScalarShare, partial_scalars
 from ofl_iot.crypto.scores import ScorePlan, Scores, combine_scores, energy_sigma, request_scores
 from ofl_iot.errors import ConfigError, CryptoError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ofl_iot.crypto.sampling import SeededEntropy
+from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.sealing import OVERHEAD_BYTES, Envelope, SealingKey, open_sealed, seal
 from ofl_iot.errors import ConfigError, CryptoError
 from ofl_iot.ids import DeviceId, FederationId, Term

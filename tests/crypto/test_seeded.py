@@ -21,7 +21,7 @@ VALUES = np.random.default_rng(3).normal(0, 0.1, (2, 10_000))
 
 @pytest.fixture(scope="module")
 def uploads(seeded_term):
-    from ofl_iot.crypto.sampling import SeededEntropy
+    from ofl_iot.crypto.entropy import SeededEntropy
 
     entropy = SeededEntropy(8)
     return [

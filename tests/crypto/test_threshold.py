@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ofl_iot.crypto import noise
 from ofl_iot.crypto.encryption import encrypt, weighted_sum
+from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, MAIN
 from ofl_iot.crypto.ring import ring_of
-from ofl_iot.crypto.sampling import SeededEntropy
 from ofl_iot.crypto.threshold import (
     DecryptionRequest,
     DecryptionShare,

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from ofl_iot.crypto import wire
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, encrypt
+from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.keygen import KEY_ROUND
 from ofl_iot.crypto.params import MAIN, SEEDED
-from ofl_iot.crypto.sampling import SeededEntropy
+from ofl_iot.crypto.scalars import ScalarShare
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, Term
 
@@ -113,7 +114,7 @@ def test_a_header_that_claims_more_than_the_frame_is_refused() -> None:
 
 def test_missing_doubled_and_mixed_parts_are_named(term, model, entropy) -> None:
     parts = model.to_parts()
-    with pytest.raises(CryptoError, match=r"model from truck-0: parts \[1\] are missing"):
+    with pytest.raises(CryptoError, match=r"model from truck-0: parts \[1\] of 3 are missing"):
         EncryptedModel.from_parts([parts[0], *parts[2:]], model.origin)
     with pytest.raises(CryptoError, match="a part came twice"):
         EncryptedModel.from_parts([*parts, parts[0]], model.origin)
@@ -167,6 +168,17 @@ def test_contradictions_inside_a_valid_frame_are_refused(term, model) -> None:
     length = len(data) - 16 - 7 - int.from_bytes(data[5:7], "little")
     with pytest.raises(CryptoError, match="coefficient of row 0 is not below its prime"):
         EncryptedModel.from_bytes(reframed(data, payload=b"\xff" * length), origin)
+
+
+def test_what_a_header_claims_is_never_counted_up_to(term, model) -> None:
+    """2^60 parts or rows are refused at once, not waited or allocated for."""
+    with pytest.raises(CryptoError, match=rf"parts \[1, 2, .*\] of {2**60} are missing"):
+        EncryptedModel.from_bytes(reframed(model.to_bytes(), parts=2**60), model.origin)
+    with pytest.raises(CryptoError, match=r"bytes, .* rows need"):
+        EncryptedModel.from_bytes(reframed(model.to_bytes(), rows=2**60, total_rows=2**60), model.origin)
+    share = ScalarShare(term.origin("truck-0"), b"id", ((1, 2),))
+    with pytest.raises(CryptoError, match="score share from truck-0: part 0 holds 0 bytes"):
+        ScalarShare.from_bytes(reframed(share.to_bytes(), rows=2**60, total_rows=2**60), share.origin)
 
 
 def test_a_header_too_long_for_its_length_field_is_refused(term) -> None:

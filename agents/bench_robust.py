@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from agents.gate_experiment import GateSetting, run_gate
 from agents.robust_experiment import (
     ATTACKS,
     Images,
@@ -28,6 +29,7 @@ from agents.robust_experiment import (
     load_idx_images,
     run_once,
 )
+from ofl_iot.robust.gate import GateRules
 from ofl_iot.robust.sfactors import DEFAULT_FORM, FORMS, s_factor
 
 SEEDS = (0, 1, 2)
@@ -66,6 +68,29 @@ def run(
     }
 
 
+def run_gates(
+    data: Sequence[Images],
+    setting: GateSetting | None = None,
+    *,
+    malicious: int = 2,
+    seeds: Iterable[int] = SEEDS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """The leader-side gate off and on: one row per data set and attack, averaged over the seeds."""
+    setting, seeds = setting or GateSetting(), tuple(seeds)
+    rows = []
+    for images in data:
+        for attack in ATTACKS.values():
+            bad = 0 if attack.name == "none" else malicious
+            for enabled in (False, True):
+                progress(f"{images.name}: gate {'on' if enabled else 'off'}, {attack.name}")
+                rules = GateRules(enabled=enabled)
+                outcomes = [run_gate(images, setting, attack, bad, rules=rules, seed=seed) for seed in seeds]
+                row = {"data": images.name, "attack": attack.name, "malicious": bad, "gate": enabled}
+                rows.append({**row, **_averages(outcomes)})
+    return rows
+
+
 def default_cases(leaders: int) -> tuple[tuple[str, int], ...]:
     """No attack, then every attack with 20 % and 40 % of the leaders malicious."""
     shares = (round(0.2 * leaders), round(0.4 * leaders))
@@ -73,15 +98,15 @@ def default_cases(leaders: int) -> tuple[tuple[str, int], ...]:
 
 
 def _averages(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    def average(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
+    def average(name: str) -> float | None:
+        known = [value for value in (getattr(outcome, name) for outcome in outcomes) if value is not None]
         return round(float(np.mean(known)), 4) if known else None
 
     return {
-        "accuracy": average([o.accuracy for o in outcomes]),
-        "attack_success": average([o.attack_success for o in outcomes]),
-        "tpr": average([o.true_positive_rate for o in outcomes]),
-        "fpr": average([o.false_positive_rate for o in outcomes]),
+        "accuracy": average("accuracy"),
+        "attack_success": average("attack_success"),
+        "tpr": average("true_positive_rate"),
+        "fpr": average("false_positive_rate"),
     }
 
 
@@ -111,29 +136,32 @@ def check_targets(rows: Sequence[Mapping[str, Any]], leaders: int, form: str = D
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The table for people: accuracy, then (attack success, TPR, FPR), one column per form."""
-    rows = result["rows"]
-    forms = list(dict.fromkeys(row["form"] for row in rows))
-    lines = [
-        f"Accuracy (attack success / TPR / FPR), mean of seeds {result['seeds']}.",
-        "",
-        "| data | attack | malicious | " + " | ".join(forms) + " |",
-        "| --- | --- | --- |" + " --- |" * len(forms),
-    ]
+    """The tables for people: accuracy, then (attack success, TPR, FPR), one column per form."""
+    lines = [f"Accuracy (attack success / TPR / FPR), mean of seeds {result['seeds']}.", ""]
+    lines += _table(result["rows"], "form")
+    lines += ["", *(_target_line(check) for check in result["targets"])]
+    if "gate_rows" in result:
+        lines += ["", "One cluster of devices, the leader's gate off (False) and on (True):", ""]
+        lines += _table(result["gate_rows"], "gate")
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
+    columns = list(dict.fromkeys(str(row[column]) for row in rows))
     cells: dict[tuple[str, str, int], list[str]] = {}
     for row in rows:
         tpr = "-" if row["tpr"] is None else f"{row['tpr']:.2f}"
         text = f"{row['accuracy']:.3f} ({row['attack_success']:.2f} / {tpr} / {row['fpr']:.2f})"
         cells.setdefault((row["data"], row["attack"], row["malicious"]), []).append(text)
-    lines += [f"| {data} | {attack} | {bad} | " + " | ".join(row) + " |" for (data, attack, bad), row in cells.items()]
-    lines += [
-        "",
-        *(
-            f"- {'holds' if c['holds'] else 'MISSED'}: {c['what']} {c['value']:.4f} (bound {c['bound']})"
-            for c in result["targets"]
-        ),
+    return [
+        "| data | attack | malicious | " + " | ".join(columns) + " |",
+        "| --- | --- | --- |" + " --- |" * len(columns),
+        *(f"| {data} | {attack} | {bad} | " + " | ".join(row) + " |" for (data, attack, bad), row in cells.items()),
     ]
-    return "\n".join(lines)
+
+
+def _target_line(check: Mapping[str, Any]) -> str:
+    return f"- {'holds' if check['holds'] else 'MISSED'}: {check['what']} {check['value']:.4f} (bound {check['bound']})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,6 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setting = Setting(rounds=20) if options.quick else Setting()
     started = time.perf_counter()
     result = run(data, setting, seeds=SEEDS[:1] if options.quick else SEEDS, progress=_show)
+    cluster = GateSetting(arrivals=300) if options.quick else GateSetting()
+    result["gate_rows"] = run_gates(data, cluster, seeds=result["seeds"], progress=_show)
     result["seconds"] = round(time.perf_counter() - started, 1)
     table = markdown(result)
     print(table)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from agents.robust_experiment import CLASSES, Attack, Images, Perceptron, dirichlet_split, judge
+from agents.robust_experiment import CLASSES, Attack, Images, Outcome, Perceptron, dirichlet_split, judge
 from ofl_iot.ids import DeviceId
 from ofl_iot.robust.gate import Gate, GateRules
 
@@ -32,20 +32,13 @@ class GateSetting:
     hidden: int = 32
 
 
-@dataclass(frozen=True)
-class GateOutcome:
-    """Accuracy and attack success of the cluster's model, and the shares of chunks refused."""
-
-    accuracy: float
-    attack_success: float
-    attackers_refused: float | None
-    honest_refused: float
-
-
 def run_gate(
     data: Images, setting: GateSetting, attack: Attack, malicious: int, *, rules: GateRules, seed: int
-) -> GateOutcome:
-    """Let devices arrive one by one, their updates pass the gate, and the leader merge what is admitted."""
+) -> Outcome:
+    """Let devices arrive one by one, their updates pass the gate, and the leader merge what is admitted.
+
+    The rates of the outcome are the shares of attackers' and of honest devices' chunks that were refused.
+    """
     rng = np.random.default_rng(seed)
     images, labels = data.train.copy(), data.train_labels.copy()
     rows = _deal(labels, setting, rng)
@@ -81,11 +74,11 @@ def run_gate(
                 theta[chosen[part]] += np.float32(step[i] * admission.scale) * values[part]
     accuracy, success = judge(model, theta, data)
     attackers = np.isin(np.arange(setting.devices), sorted(bad))
-    return GateOutcome(
+    return Outcome(
         accuracy=accuracy,
         attack_success=success,
-        attackers_refused=float(refused[attackers].sum() / seen[attackers].sum()) if bad else None,
-        honest_refused=float(refused[~attackers].sum() / seen[~attackers].sum()),
+        true_positive_rate=float(refused[attackers].sum() / seen[attackers].sum()) if bad else None,
+        false_positive_rate=float(refused[~attackers].sum() / seen[~attackers].sum()),
     )
 
 

@@ -10,13 +10,13 @@ import numpy as np
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.ids import DeviceId, FederationId, federation_id
-from ofl_iot.opportunity.release import ReleaseSettings
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator import CoordinatorMachine, ModelProfile
 from ofl_iot.roles.device import DeviceMachine, DeviceProfile
-from ofl_iot.roles.leader import LeaderMachine, LeaderProfile, ShareOfSamples
+from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
+from ofl_iot.roles.merging import WeightedMerging
 from ofl_iot.runtime.protection import Clear
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox
@@ -61,14 +61,16 @@ class Parties:
             heartbeat_s=settings.fleet.heartbeat_s,
         )
 
-        def make() -> AgentMachine:
-            device = DeviceMachine(profile, settings.training, settings.upload, settings.download)
-            leader_profile = LeaderProfile(name, workload.digest, device.model.layout)
-            return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, ShareOfSamples()))
+        salt = int(rng.integers(2**63))
 
-        toolbox = DeviceToolbox(
-            workload, settings.training, settings.upload, ReleaseSettings(mode="off"), Clear(workload.size), rng
-        )
+        def make() -> AgentMachine:
+            device = DeviceMachine(profile, settings.device_rules())
+            leader_profile = LeaderProfile(name, workload.digest, device.model.layout)
+            return AgentMachine(
+                device, LeaderMachine(leader_profile, settings.leader, WeightedMerging(settings.merge, salt))
+            )
+
+        toolbox = DeviceToolbox(workload, settings.device_rules(), Clear(workload.size), rng, settings.upload.density)
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
 

@@ -36,7 +36,6 @@ from ofl_iot.workloads.digits import DigitsWorkload, digits_federation
 
 Runtime = Literal["live", "virtual"]
 LIVE_LIMIT_S = 600.0
-VIRTUAL_LIMIT_S = 100_000.0
 
 
 class SimulationFailed(OflError):
@@ -169,7 +168,9 @@ class Simulation:
             machine = coordinator.machine
             return isinstance(machine, CoordinatorMachine) and machine.finished and self._evaluated_all()
 
-        if not world.run(done, limit_s=VIRTUAL_LIMIT_S):
+        rounds = self._settings.round
+        patience = 60 + 3 * simulation.rounds * (rounds.interval_s + rounds.deadline_s)
+        if not world.run(done, limit_s=patience):
             raise SimulationFailed(f"only {self._progress.completed} of {simulation.rounds} rounds were completed")
         traffic = {name: world.broker.session(name).traffic for name in world.parties}
         return self._summarise(
@@ -177,7 +178,7 @@ class Simulation:
             began,
             {device.plan.name: _agent(world.parties[device.plan.name].machine) for device in self._devices},
             _coordinator(coordinator.machine),
-            {name: (each.up, each.down) for name, each in traffic.items()},
+            {DeviceId(name): (each.up, each.down) for name, each in traffic.items()},
             world.now,
         )
 

@@ -12,9 +12,9 @@ Values are float16 unless one would overflow, then the chunk's values are float3
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated
 
 import msgspec
@@ -121,12 +121,16 @@ def split_update(
     per_parameter = 3.0 if half_precision else 5.0
     pieces = max(1, round(len(indices) * per_parameter / target_bytes))
     bounds = np.linspace(0, len(indices), pieces + 1).astype(np.int64)
-    cut = []
-    for low, high in itertools.pairwise(bounds):
-        chunk = _chunk_of(head, np.asarray(indices[low:high], dtype=np.int64), values[low:high], half_precision)
-        cut.append(Piece(float(utility[low:high].sum(dtype=np.float64)), chunk))
-    cut.sort(key=lambda piece: -piece.utility)
-    return [Piece(piece.utility, msgspec.structs.replace(piece.chunk, seq=place)) for place, piece in enumerate(cut, 1)]
+    parts = [slice(low, high) for low, high in pairwise(bounds)]
+    worth = [float(utility[part].sum(dtype=np.float64)) for part in parts]
+    order = sorted(range(pieces), key=lambda place: -worth[place])
+    return [
+        Piece(
+            worth[place],
+            _chunk_of(head, seq, indices[parts[place]], values[parts[place]], half_precision=half_precision),
+        )
+        for seq, place in enumerate(order, 1)
+    ]
 
 
 def join_chunks(chunks: Iterable[Chunk]) -> tuple[Indices, Values]:
@@ -155,13 +159,15 @@ def _check_update(head: ChunkHead, indices: npt.NDArray[np.integer], values: Val
         raise ValueError("an update holds a value that is not finite or absurdly large")
 
 
-def _chunk_of(head: ChunkHead, indices: Indices, values: Values, half_precision: bool) -> Chunk:  # noqa: FBT001
+def _chunk_of(
+    head: ChunkHead, seq: int, indices: npt.NDArray[np.integer], values: Values, *, half_precision: bool
+) -> Chunk:
     start, span = int(indices[0]), int(indices[-1] - indices[0]) + 1
     half = half_precision and float(np.abs(values).max()) <= _FLOAT16_MAX
     coding, index = _encode_index(indices - start, span)
     return Chunk(
         term=head.term,
-        seq=1,
+        seq=seq,
         model=head.model,
         size=head.size,
         base_round=head.base_round,
@@ -185,10 +191,12 @@ def _width(dtype: str) -> int:
     return 2 if dtype == "e" else 4
 
 
-def _encode_index(offsets: Indices, span: int) -> tuple[str, bytes]:
+def _encode_index(offsets: npt.NDArray[np.integer], span: int) -> tuple[str, bytes]:
     if len(offsets) == span:
         return "d", b""
     gaps = np.diff(offsets, prepend=-1) - 1
+    if gaps.max() < _ESCAPE and len(gaps) <= (span + 7) // 8:  # the usual case: no escapes, one byte a gap
+        return "g", gaps.astype(np.uint8).tobytes()
     gap_ends = np.cumsum(gaps // _ESCAPE + 1)
     if gap_ends[-1] <= (span + 7) // 8:
         coded = np.full(gap_ends[-1], _ESCAPE, np.uint8)

@@ -52,6 +52,8 @@ class Telemetry(msgspec.Struct, frozen=True, array_like=True, tag="telemetry", k
     """||local - cluster model|| / ||cluster model||."""
     step_s: float | None = None
     """Seconds per training step."""
+    binding: str = ""
+    """The resource that limits what the device sends and fetches (Eq. 4)."""
 
 
 BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -89,7 +91,7 @@ def check(telemetry: Telemetry) -> Telemetry:
         raise DecodeError(
             f"telemetry: {telemetry.memory_free_mib} MiB free of {telemetry.memory_total_mib} MiB in total"
         )
-    for name in ("device_type", "power_mode"):
+    for name in ("device_type", "power_mode", "binding"):
         text = getattr(telemetry, name)
         if len(text) > MAX_TEXT_LENGTH or not text.isprintable():
             raise DecodeError(f"telemetry: {name} must be at most {MAX_TEXT_LENGTH} printable characters")
@@ -162,7 +164,7 @@ class ReportGate:
 
     def changed(self, sent: Telemetry, current: Telemetry) -> bool:
         """Whether any field moved beyond its threshold, appeared or vanished."""
-        texts = ("device_type", "power_mode", "label_sketch")
+        texts = ("device_type", "power_mode", "label_sketch", "binding")
         if any(getattr(sent, name) != getattr(current, name) for name in texts):
             return True
         return any(

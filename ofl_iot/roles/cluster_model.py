@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
+from ofl_iot.opportunity.merge import Mileage, merge_update, new_mileage, replace_model
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.messages import Member, Settlement
 from ofl_iot.protocol.seqset import SeqSet
-from ofl_iot.roles.blocks import BlockLayout, Mileage
+from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.events import Vector
 
 Merged = dict[str, list[int]]
@@ -53,7 +54,7 @@ class ClusterModel:
         """-1: no global model yet."""
         self._global: Vector = np.zeros(layout.size, np.float32)
         self.model: Vector = np.zeros(layout.size, np.float32)
-        self.mileage: Mileage = np.zeros(layout.count, np.float32)
+        self.mileage: Mileage = new_mileage(layout.size, layout.block_size)
         self._fresh: Vector = np.zeros(layout.size, np.float32)
         self._fresh_merged: Merged = {}
         self._frozen: Vector | None = None
@@ -81,11 +82,9 @@ class ClusterModel:
         if self.holds(device, chunk.seq):
             raise ValueError(f"chunk {chunk.seq} of {device} is merged already")
         if step:
-            places = chunk.read_indices()
-            change = np.float32(step) * chunk.read_values()
-            self._fresh[places] += change
-            self.model[places] += change
-            np.add.at(self.mileage, places // self.layout.block_size, np.abs(change))
+            places, values = chunk.read_indices(), chunk.read_values()
+            self._fresh[places] += np.float32(step) * values
+            merge_update(self.model, self.mileage, places, values, step, block_size=self.layout.block_size)
         self._held[device] = self._held.get(device, SeqSet()).union((chunk.seq,))
         self._fresh_merged.setdefault(device, []).append(chunk.seq)
 
@@ -138,9 +137,8 @@ class ClusterModel:
             self._drop_frozen()
         else:
             self.thaw()
-        model = global_model + self._fresh
-        self.mileage = self.mileage + self.layout.sums(model - self.model) if self.ready else self.layout.sums(model)
-        self._global, self.model, self.round_no = global_model, model, round_no
+        replace_model(self.model, self.mileage, global_model + self._fresh, block_size=self.layout.block_size)
+        self._global, self.round_no = global_model, round_no
         return served
 
     def snapshot(self) -> bytes:
@@ -173,7 +171,7 @@ class ClusterModel:
         cluster._frozen = _vector(snapshot.frozen) if snapshot.frozen else None
         cluster._frozen_merged = snapshot.frozen_merged
         cluster.frozen_round = snapshot.frozen_round
-        cluster.mileage = _vector(snapshot.mileage)
+        cluster.mileage = np.frombuffer(snapshot.mileage, np.float64).copy()
         cluster.settled = dict(snapshot.settled)
         cluster._held = {
             device: settled.union(cluster.unsettled().get(device, ())) for device, settled in cluster.settled.items()

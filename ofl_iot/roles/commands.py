@@ -76,11 +76,20 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class OpenLedger:
+    """Read the privacy ledger, or begin one, and work out what it allows; answers with LedgerOpened."""
+
+    stored: bytes | None
+
+
+@dataclass(frozen=True)
 class TrainLocally:
     """Train for `steps` from `params`; answers with Trained."""
 
     params: Vector
     steps: int
+    noise_multiplier: float = 0.0
+    """Of record-level DP-SGD; 0 trains without noise or clipping."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,7 @@ class EvaluateModel:
     params: Vector
 
 
-Job: TypeAlias = TrainLocally | PrepareRelease | ProtectContribution | AggregateRound | EvaluateModel
+Job: TypeAlias = OpenLedger | TrainLocally | PrepareRelease | ProtectContribution | AggregateRound | EvaluateModel
 
 
 @dataclass(frozen=True)

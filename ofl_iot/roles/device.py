@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from ofl_iot.errors import RefusedError
+from ofl_iot.errors import PrivacyError, RefusedError
 from ofl_iot.ids import DeviceId
+from ofl_iot.opportunity.plan import Plan
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import Assignment, Blocks, Pull, Receipt, Status
 from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
@@ -25,6 +26,7 @@ from ofl_iot.roles.commands import (
     Command,
     Compute,
     Measure,
+    OpenLedger,
     Persist,
     PrepareRelease,
     Publish,
@@ -37,6 +39,7 @@ from ofl_iot.roles.events import (
     Arrived,
     Event,
     JobFailed,
+    LedgerOpened,
     LinkDown,
     LinkUp,
     Measured,
@@ -50,6 +53,8 @@ from ofl_iot.roles.local_model import LocalModel
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.outbox import TABLE as OUTBOX
 from ofl_iot.roles.outbox import Outbox
+from ofl_iot.roles.planning import ResourceRules, plan_contact
+from ofl_iot.roles.privacy_guard import PrivacyGuard, PrivacyRules
 from ofl_iot.roles.rules import DownloadRules, TrainingRules, UploadRules
 from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
 
@@ -71,16 +76,26 @@ class DeviceProfile:
     heartbeat_s: float = 60.0
 
 
+class DeviceRules(msgspec.Struct, frozen=True):
+    """The sections of the settings that concern a device."""
+
+    training: TrainingRules = TrainingRules()
+    upload: UploadRules = UploadRules()
+    download: DownloadRules = DownloadRules()
+    privacy: PrivacyRules = PrivacyRules()
+    resources: ResourceRules = ResourceRules()
+
+
 class DeviceMachine:
     """One device's decisions."""
 
-    def __init__(
-        self, profile: DeviceProfile, training: TrainingRules, upload: UploadRules, download: DownloadRules
-    ) -> None:
+    def __init__(self, profile: DeviceProfile, rules: DeviceRules) -> None:
         self.profile = profile
-        self._training = training
-        self._upload = upload
-        self._download = download
+        self._training = rules.training
+        self._upload = upload = rules.upload
+        self._download = rules.download
+        self._resources = rules.resources
+        self.guard = PrivacyGuard(rules.privacy)
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size))
         self.outbox = Outbox(max_bytes=upload.max_outbox_bytes, window=upload.window, resend_s=upload.resend_s)
         self.assignment: Assignment | None = None
@@ -93,6 +108,8 @@ class DeviceMachine:
         self._gate = ReportGate()
         self._reported: SentReport | None = None
         self._step_s: float | None = None
+        self._telemetry: Telemetry | None = None
+        self._binding = ""
         self._unoffered = 0
         """Trainings since the last release was prepared."""
 
@@ -122,6 +139,9 @@ class DeviceMachine:
             yield from self._timer(event.name, now)
         elif isinstance(event, Measured):
             yield from self._measured(event.telemetry, now)
+        elif isinstance(event, LedgerOpened):
+            yield Persist(tuple(self.guard.open(event.ledger)))
+            yield from self._train()
         elif isinstance(event, Trained):
             yield from self._trained(event, now)
         elif isinstance(event, ReleasePrepared):
@@ -154,6 +174,8 @@ class DeviceMachine:
         yield Subscribe(Kind.RECEIPT, receiver=me)
         yield Subscribe(Kind.BLOCKS, receiver=me)
         yield SetTimer(_HEARTBEAT, now + self.profile.heartbeat_s)
+        if self.guard.needs_ledger:
+            yield Compute(OpenLedger(self.guard.stored_ledger(stored)))
         yield from self._train()
 
     def _announce(self) -> Publish:
@@ -198,10 +220,24 @@ class DeviceMachine:
             device_type=telemetry.device_type or self.profile.device_type,
             step_s=telemetry.step_s or self._step_s,
             model_distance=self.model.distance(),
+            budget_left=self.guard.left,
         )
+        self._telemetry = report
+        plan = self._plan()
+        if plan.binding != self._binding:
+            self._binding = plan.binding
+            up, down = round(plan.gamma_up, 4), round(plan.gamma_down, 4)
+            yield tell("resources limit the exchange", binding=plan.binding, gamma_up=up, gamma_down=down)
+        report = msgspec.structs.replace(report, binding=plan.binding)
         if self._linked and self._gate.is_due(self._reported, report, now):
             self._reported = SentReport(report, now)
             yield Publish(Topic(Kind.TELEMETRY, self.profile.device), report, qos=0)
+
+    def _plan(self) -> Plan:
+        """Eq. 4 with what is known now. Steps already paid for may leave even when the budget is spent."""
+        steps = self._training.steps
+        payable = self.guard.steps_left + self._unoffered * steps
+        return plan_contact(self.profile.size, self._telemetry, self._training, self._resources, payable)
 
     # --- messages
 
@@ -279,7 +315,8 @@ class DeviceMachine:
 
     def _offer(self) -> Iterator[Command]:
         """Prepare a release of all unreleased work, if there is any and it may leave."""
-        allowed = self._linked and self.assignment is not None and not self.outbox.full and self._upload.gamma > 0
+        gamma = min(self._upload.gamma, self._plan().gamma_up)
+        allowed = self._linked and self.assignment is not None and not self.outbox.full and gamma > 0
         if self._busy or not self._unoffered or not allowed:
             return
         assert self.assignment is not None  # noqa: S101  # part of `allowed`
@@ -290,11 +327,10 @@ class DeviceMachine:
             size=self.profile.size,
             base_round=self.model.round_no,
             weight=float(max(1, self.profile.sample_count)),
+            update_no=self.outbox.next_seq,
         )
         model = self.model
-        yield Compute(
-            PrepareRelease(head, model.unreleased, model.synced.copy(), model.synced_before.copy(), self._upload.gamma)
-        )
+        yield Compute(PrepareRelease(head, model.unreleased, model.synced.copy(), model.synced_before.copy(), gamma))
 
     def _prepared(self, event: ReleasePrepared, now: float) -> Iterator[Command]:
         self._busy = False
@@ -309,9 +345,15 @@ class DeviceMachine:
         if not self._linked or self.assignment is None:
             return
         while self.outbox.may_release():
+            try:
+                paid = self.guard.pay_release(self.outbox.next_count)
+            except PrivacyError as error:
+                self.outbox.queue(())
+                yield tell("privacy budget exhausted", "warning", reason=str(error))
+                break
             chunk, payload, op = self.outbox.release(now)
             self.model.released(chunk)
-            yield Persist((op,))
+            yield Persist((*paid, op))
             yield self._to_leader(Kind.UPDATE, payload)
         yield from self._schedule_resend(now)
 
@@ -338,10 +380,11 @@ class DeviceMachine:
         if not self._linked or self.assignment is None or self._pulling:
             return
         blocks = self.model.layout.count
-        most = blocks if not self.model.complete else int(np.ceil(self._download.gamma * blocks))
+        share = min(self._download.gamma, self._plan().gamma_down)
+        most = blocks if not self.model.complete else int(np.ceil(share * blocks))
         if most:
             self._pulling = True
-            yield self._to_leader(Kind.PULL, Pull(self.assignment.term, self.model.seen.tobytes(), most))
+            yield self._to_leader(Kind.PULL, Pull(self.assignment.term, self.model.seen.astype("<f8").tobytes(), most))
             yield SetTimer(_PULL, now + self._download.timeout_s)
 
     def _stop_waiting(self) -> Iterator[Command]:
@@ -358,9 +401,18 @@ class DeviceMachine:
     def _train(self) -> Iterator[Command]:
         """Train again unless there is a reason to wait; whatever ends that reason calls here again."""
         waiting = self._busy or self._pulling or self._resting or self._unoffered >= self._training.max_unreleased
-        if not waiting and self.assignment is not None and self.model.complete:
-            self._busy = True
-            yield Compute(TrainLocally(self.model.local.copy(), self._training.steps))
+        stopped = self.guard.needs_ledger or self.guard.exhausted
+        if waiting or stopped or self.assignment is None or not self.model.complete:
+            return
+        try:
+            paid = self.guard.pay_training(self._training.steps)
+        except PrivacyError as error:
+            yield tell("privacy budget exhausted", "warning", reason=str(error))
+            return
+        self._busy = True
+        if paid:
+            yield Persist(tuple(paid))
+        yield Compute(TrainLocally(self.model.local.copy(), self._training.steps, self.guard.noise_multiplier))
 
     def _snapshot(self) -> Put:
         return Put(STATE, "model", self.model.snapshot(self.outbox.next_seq))

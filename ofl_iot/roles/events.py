@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import Piece
 from ofl_iot.protocol.messages import Message
 from ofl_iot.protocol.telemetry import Telemetry
@@ -59,6 +60,13 @@ class Measured:
     """The device's resources as they are now."""
 
     telemetry: Telemetry
+
+
+@dataclass(frozen=True)
+class LedgerOpened:
+    """The privacy ledger is ready to be spent from."""
+
+    ledger: Ledger
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,7 @@ Event: TypeAlias = (
     | Arrived
     | TimerFired
     | Measured
+    | LedgerOpened
     | Trained
     | ReleasePrepared
     | ContributionProtected

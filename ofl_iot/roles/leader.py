@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from ofl_iot.errors import DecodeError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.opportunity.merge import stalest_blocks
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import decode, encode, encode_contribution
 from ofl_iot.protocol.messages import (
@@ -57,6 +57,7 @@ from ofl_iot.roles.events import (
     TimerFired,
 )
 from ofl_iot.roles.machine import collect
+from ofl_iot.roles.merging import Merging
 from ofl_iot.roles.part_sender import PartSender
 from ofl_iot.roles.rules import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
@@ -66,22 +67,6 @@ CONTRIBUTE = "contribute"
 _RESEND, _FETCH = "leader.resend", "leader.fetch"
 _FETCH_S = 5.0
 _MAX_JOINERS = 2
-
-
-class Merging(Protocol):
-    """How much an arriving chunk counts."""
-
-    def step(self, device: str, chunk: Chunk, now: float, members: dict[str, int]) -> float:
-        """The factor of the chunk's values; 0 keeps them out. `members` maps devices to their sample counts."""
-        ...
-
-
-class ShareOfSamples:
-    """step = samples of the device / samples of the cluster, as FedAvg weighs (Eq. 2)."""
-
-    def step(self, device: str, chunk: Chunk, now: float, members: dict[str, int]) -> float:  # noqa: ARG002
-        """The device's share of the cluster's data."""
-        return members[device] / max(1, sum(members.values()))
 
 
 class JournalRow(msgspec.Struct, frozen=True, array_like=True):
@@ -160,6 +145,7 @@ class LeaderMachine:
             return
         self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
         cluster = ClusterModel.restored(self.profile.layout, state["cluster"])
+        self._merging.restore(state["merging"])
         for row_no, stored_row in stored.get(JOURNAL, {}).items():
             row = msgspec.msgpack.decode(stored_row, type=JournalRow)
             chunk = decode(Kind.UPDATE, row.chunk)
@@ -260,7 +246,7 @@ class LeaderMachine:
         if not cluster.ready:
             return  # no receipt: the device sends it again when the global model is here
         if not cluster.holds(sender, chunk.seq):
-            step = self._merging.step(sender, chunk, now, self._members)
+            step = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
             row = JournalRow(sender, step, encode(chunk))
             cluster.merge(sender, chunk, step)
             yield Persist((Put(JOURNAL, self._next_row, msgspec.msgpack.encode(row)),))
@@ -288,15 +274,15 @@ class LeaderMachine:
         self._check_member(sender)
         if pull.term != cluster.term:
             raise RefusedError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
-        if len(pull.seen) != 4 * layout.count:
-            raise RefusedError(f"a pull for {len(pull.seen) // 4} blocks, this model has {layout.count}")
+        if len(pull.seen) != 8 * layout.count:
+            raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {layout.count}")
         if not cluster.ready:
             return
-        chosen = layout.stalest(cluster.mileage, np.frombuffer(pull.seen, np.float32), pull.max_blocks)
+        chosen = stalest_blocks(cluster.mileage, np.frombuffer(pull.seen, "<f8"), pull.max_blocks)
         yield self._receipt(sender, ())
         half = self._rules.half_precision
         batch = max(1, self._rules.blocks_bytes // (layout.block_size * (2 if half else 4)))
-        batches = [chosen[at : at + batch] for at in range(0, len(chosen), batch)] or [[]]
+        batches = [chosen[at : at + batch] for at in range(0, len(chosen), batch)] or [chosen]
         for number, blocks in enumerate(batches, 1):
             yield Publish(
                 Topic(Kind.BLOCKS, self.profile.device, sender),
@@ -304,7 +290,7 @@ class LeaderMachine:
                     term=cluster.term,
                     round_no=cluster.round_no,
                     dtype="e" if half else "f",
-                    blocks=tuple(self._block(block, half=half) for block in blocks),
+                    blocks=tuple(self._block(int(block), half=half) for block in blocks),
                     last=number == len(batches),
                 ),
             )
@@ -319,7 +305,11 @@ class LeaderMachine:
         """The whole cluster model in place of the journal."""
         assert self.cluster is not None  # noqa: S101  # only a leader has one
         self._journal_rows = 0
-        return [Put(STATE, "cluster", self.cluster.snapshot()), DeleteTable(JOURNAL)]
+        return [
+            Put(STATE, "cluster", self.cluster.snapshot()),
+            Put(STATE, "merging", self._merging.snapshot()),
+            DeleteTable(JOURNAL),
+        ]
 
     # --- rounds
 

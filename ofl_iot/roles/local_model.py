@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from ofl_iot.errors import RefusedError
+from ofl_iot.opportunity.merge import Mileage
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.messages import Block
-from ofl_iot.roles.blocks import NEVER, BlockLayout, Mileage
+from ofl_iot.roles.blocks import NEVER, BlockLayout
 from ofl_iot.roles.events import Vector
 
 
@@ -24,7 +25,7 @@ class ModelSnapshot(msgspec.Struct, frozen=True, array_like=True):
 
     local: bytes
     base: bytes
-    seen: bytes
+    held: bytes
     round_no: int
     next_seq: int
     """Chunks numbered below are part of `base` already."""
@@ -41,7 +42,7 @@ class LocalModel:
         """theta_0 of Eq. 5: the leader's model at the last sync."""
         self.synced_before: Vector = np.zeros(layout.size, np.float32)
         """theta_1 of Eq. 5: at the sync before."""
-        self.seen: Mileage = np.full(layout.count, NEVER, np.float32)
+        self.seen: Mileage = np.full(layout.count, NEVER)
         self.held = np.zeros(layout.count, bool)
         """Blocks that some leader has sent at least once."""
         self.round_no = 0
@@ -89,23 +90,22 @@ class LocalModel:
 
     def new_leader(self) -> None:
         """Another leader counts its own mileage: nothing of its model has been seen."""
-        self.seen = np.full(self.layout.count, NEVER, np.float32)
+        self.seen = np.full(self.layout.count, NEVER)
 
     def snapshot(self, next_seq: int) -> bytes:
         """What must survive a restart."""
-        seen = np.where(self.held, np.maximum(self.seen, 0), NEVER).astype(np.float32)
         return msgspec.msgpack.encode(
-            ModelSnapshot(self.local.tobytes(), self.base.tobytes(), seen.tobytes(), self.round_no, next_seq)
+            ModelSnapshot(self.local.tobytes(), self.base.tobytes(), self.held.tobytes(), self.round_no, next_seq)
         )
 
     def restore(self, stored: bytes) -> int:
         """Take up a snapshot; returns its `next_seq`. One of another model shape is refused."""
         snapshot = msgspec.msgpack.decode(stored, type=ModelSnapshot)
-        if len(snapshot.local) != 4 * self.layout.size or len(snapshot.seen) != 4 * self.layout.count:
+        if len(snapshot.local) != 4 * self.layout.size or len(snapshot.held) != self.layout.count:
             raise RefusedError("the stored model has another shape")
         self.local = np.frombuffer(snapshot.local, np.float32).copy()
         self.base = np.frombuffer(snapshot.base, np.float32).copy()
-        self.held = np.frombuffer(snapshot.seen, np.float32) >= 0
+        self.held = np.frombuffer(snapshot.held, bool).copy()
         self.synced = self.base.copy()
         self.synced_before = self.base.copy()
         self.round_no = snapshot.round_no

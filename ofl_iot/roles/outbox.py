@@ -84,6 +84,11 @@ class Outbox:
         """Released chunks that no global model holds yet."""
         return self._parcels
 
+    @property
+    def next_count(self) -> int:
+        """How many parameters the next queued chunk holds."""
+        return self._queue[0].chunk.count if self._queue else 0
+
     def may_release(self) -> bool:
         """Whether a queued chunk may leave now."""
         return bool(self._queue) and not self.full and self._under_way() < min(self._window, self._credits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -31,6 +31,8 @@ class UploadRules(msgspec.Struct, frozen=True):
 
     gamma: Fraction = 0.1
     """Largest share of the parameters that one release may hold."""
+    density: Literal["none", "histogram", "rare"] = "none"
+    """The density estimate of the o-factor (Eq. 5); "none" does least harm."""
     half_precision: bool = True
     chunk_bytes: Annotated[int, msgspec.Meta(ge=1024, le=128 * 1024)] = 32 * 1024
     window: AtLeastOne = 8

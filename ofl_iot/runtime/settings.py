@@ -6,6 +6,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from ofl_iot.roles.device import DeviceRules
+from ofl_iot.roles.merging import MergeRules
+from ofl_iot.roles.planning import ResourceRules
+from ofl_iot.roles.privacy_guard import PrivacyRules
 from ofl_iot.roles.rules import (
     AtLeastOne,
     DownloadRules,
@@ -48,9 +52,22 @@ class Settings(msgspec.Struct, frozen=True):
     federation: FederationSettings = FederationSettings()
     mqtt: MqttSettings = MqttSettings()
     training: TrainingRules = TrainingRules()
+    privacy: PrivacyRules = PrivacyRules()
+    resources: ResourceRules = ResourceRules()
     upload: UploadRules = UploadRules()
     download: DownloadRules = DownloadRules()
     leader: LeaderRules = LeaderRules()
+    merge: MergeRules = MergeRules()
     round: RoundRules = RoundRules()
     fleet: FleetRules = FleetRules()
     simulation: SimulationSettings = SimulationSettings()
+
+    def device_rules(self) -> DeviceRules:
+        """What concerns a device."""
+        return DeviceRules(
+            training=self.training,
+            upload=self.upload,
+            download=self.download,
+            privacy=self.privacy,
+            resources=self.resources,
+        )

@@ -6,32 +6,41 @@ it a seed.
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from ofl_iot.errors import RoundError
+from ofl_iot.opportunity.ofactor import Density
 from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
+from ofl_iot.privacy.accountant import noise_multiplier_for
+from ofl_iot.privacy.events import Budget
+from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import split_update
 from ofl_iot.roles.commands import (
     AggregateRound,
     EvaluateModel,
     Job,
+    OpenLedger,
     PrepareRelease,
     ProtectContribution,
     TrainLocally,
 )
+from ofl_iot.roles.device import DeviceRules
 from ofl_iot.roles.events import (
     ContributionProtected,
     Evaluated,
     Event,
     JobFailed,
+    LedgerOpened,
     ReleasePrepared,
     RoundAggregated,
     Trained,
 )
-from ofl_iot.roles.rules import TrainingRules, UploadRules
 from ofl_iot.runtime.protection import Protection
 from ofl_iot.workloads.base import TrainJob, Workload
 
@@ -64,27 +73,23 @@ class TypePace:
 
 
 class DeviceToolbox:
-    """Training, preparing releases, protecting contributions."""
+    """Opening the ledger, training, preparing releases, protecting contributions."""
 
     def __init__(
-        self,
-        workload: Workload,
-        training: TrainingRules,
-        upload: UploadRules,
-        release: ReleaseSettings,
-        protection: Protection,
-        rng: np.random.Generator,
+        self, workload: Workload, rules: DeviceRules, protection: Protection, rng: np.random.Generator, density: Density
     ) -> None:
         self._workload = workload
-        self._training = training
-        self._upload = upload
-        self._release = release
+        self._rules = rules
         self._protection = protection
         self._rng = rng
+        privacy = rules.privacy
+        self._release = ReleaseSettings(mode=privacy.mode, density=density, eps1=privacy.eps1, eps2=privacy.eps2)
 
     def run(self, job: Job) -> Event:
         """Run one job; an arithmetic failure becomes JobFailed."""
         try:
+            if isinstance(job, OpenLedger):
+                return LedgerOpened(self._open_ledger(job.stored))
             if isinstance(job, TrainLocally):
                 return self._train(job)
             if isinstance(job, PrepareRelease):
@@ -95,9 +100,23 @@ class DeviceToolbox:
             return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
         raise TypeError(f"a device does not run {type(job).__name__}")
 
+    def _open_ledger(self, stored: bytes | None) -> Ledger:
+        """The stored ledger goes on if the budget is the same; what it spent is never forgotten."""
+        rules = self._rules.privacy
+        # What the paper's mode composes to is beyond any budget (privacy.events): it is counted and reported.
+        budget = Budget(math.inf if rules.mode == "paper" else rules.epsilon, rules.delta)
+        ledger = Ledger(budget)
+        if stored is not None:
+            ledger = replace(Ledger.from_plain(msgspec.msgpack.decode(stored)), budget=budget)
+        if rules.mode == "paper":
+            return ledger
+        rate = min(1.0, self._rules.training.batch_size / max(1, self._workload.sample_count))
+        noise = rules.noise_multiplier or noise_multiplier_for(budget, rate, rules.planned_steps)
+        return ledger.allow(noise, rate)
+
     def _train(self, job: TrainLocally) -> Trained:
         began = time.perf_counter()
-        rules = self._training
+        rules = self._rules.training
         result = self._workload.train(
             job.params,
             TrainJob(
@@ -105,6 +124,8 @@ class DeviceToolbox:
                 batch_size=rules.batch_size,
                 learning_rate=rules.learning_rate,
                 momentum=rules.momentum,
+                clip_norm=self._rules.privacy.clip_norm if job.noise_multiplier else None,
+                noise_multiplier=job.noise_multiplier,
             ),
             self._rng,
         )
@@ -117,8 +138,8 @@ class DeviceToolbox:
             chosen.indices,
             chosen.values,
             chosen.utility,
-            half_precision=self._upload.half_precision,
-            target_bytes=self._upload.chunk_bytes,
+            half_precision=self._rules.upload.half_precision,
+            target_bytes=self._rules.upload.chunk_bytes,
         )
         return ReleasePrepared(tuple(pieces))
 

@@ -7,7 +7,7 @@ sum of what that device durably released: one less and a chunk was lost, one mor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +26,7 @@ from ofl_iot.roles.commands import (
     TrainLocally,
 )
 from ofl_iot.roles.coordinator import CoordinatorMachine, ModelProfile
-from ofl_iot.roles.device import DeviceMachine, DeviceProfile
+from ofl_iot.roles.device import DeviceMachine, DeviceProfile, DeviceRules
 from ofl_iot.roles.events import (
     ContributionProtected,
     Evaluated,
@@ -36,6 +36,7 @@ from ofl_iot.roles.events import (
     Trained,
 )
 from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
+from ofl_iot.roles.privacy_guard import PrivacyRules
 from ofl_iot.roles.outbox import TABLE as OUTBOX
 from ofl_iot.roles.rules import DownloadRules, FleetRules, LeaderRules, RoundRules, TrainingRules, UploadRules
 from ofl_iot.roles.storage import Put, StoreOp
@@ -95,8 +96,14 @@ class TallyToolbox:
 class Unweighted:
     """Every chunk counts in full."""
 
-    def step(self, device: str, chunk: Chunk, now: float, members: dict[str, int]) -> float:
+    def step(self, device: str, chunk: Chunk, now: float, members: Mapping[str, int], round_no: int) -> float:
         return 1.0
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, stored: bytes) -> None:
+        assert stored == b""
 
 
 @dataclass
@@ -147,9 +154,12 @@ class TallyWorld:
         def make() -> AgentMachine:
             device = DeviceMachine(
                 DeviceProfile(name, MODEL, self.devices, 2, 10, heartbeat_s=5.0),
-                TrainingRules(pause_s=0.5),
-                UploadRules(gamma=1.0, half_precision=False, window=2, resend_s=2.0),
-                DownloadRules(gamma=1.0, timeout_s=2.0),
+                DeviceRules(
+                    training=TrainingRules(pause_s=0.5),
+                    upload=UploadRules(gamma=1.0, half_precision=False, window=2, resend_s=2.0),
+                    download=DownloadRules(gamma=1.0, timeout_s=2.0),
+                    privacy=PrivacyRules(mode="off"),
+                ),
             )
             leader = LeaderMachine(
                 LeaderProfile(name, MODEL, device.model.layout),

@@ -1,0 +1,72 @@
+"""Eq. 4 on a device: from what it measures to how much it sends and fetches in the next contact."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from ofl_iot.opportunity.plan import Plan, costs_of, limits_of, plan
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.roles.rules import Fraction, NotNegative, Positive, TrainingRules
+
+BYTES_UP, BYTES_DOWN = 3.1, 2.1
+"""What a parameter takes on the wire: half a word and an index up, half a word down."""
+
+
+class ResourceRules(msgspec.Struct, frozen=True):
+    """What a device may spend in one contact."""
+
+    objective: Literal["fair", "linear"] = "fair"
+    contact_s: Positive = 60.0
+    """How long a contact with the broker is expected to last."""
+    link_share: Fraction = 0.5
+    """Share of the measured link rate that learning may take."""
+    passes: Positive = 100.0
+    """Passes over the data that one contact may make."""
+    battery_wh: NotNegative = 0.0
+    """Capacity; 0 = on mains."""
+    battery_reserve: Fraction = 0.2
+    """Share of the charge that learning leaves alone."""
+    battery_share: Fraction = 0.01
+    """Share of the charge that one contact may use."""
+    radio_j_per_byte: NotNegative = 1e-6
+
+
+def plan_contact(
+    size: int,
+    telemetry: Telemetry | None,
+    training: TrainingRules,
+    resources: ResourceRules,
+    privacy_steps_left: float,
+) -> Plan:
+    """gamma_up and gamma_down for the next contact, and which resource keeps them from being larger."""
+    step_s = telemetry.step_s if telemetry and telemetry.step_s else 0.0
+    rate = telemetry.network_mbps * 1e6 / 8 if telemetry and telemetry.network_mbps else math.inf
+    energy = math.inf
+    if telemetry and telemetry.battery is not None and resources.battery_wh:
+        charge = max(0.0, telemetry.battery - resources.battery_reserve)
+        energy = min(charge, resources.battery_share) * resources.battery_wh * 3600
+    return plan(
+        costs_of(
+            size,
+            local_steps=training.steps,
+            batch_size=training.batch_size,
+            step_s=step_s,
+            bytes_up=BYTES_UP,
+            bytes_down=BYTES_DOWN,
+            computing_w=telemetry.power_w or 0.0 if telemetry else 0.0,
+            radio_j_per_byte=resources.radio_j_per_byte,
+            privacy_units=training.steps,
+        ),
+        limits_of(
+            link_bytes_per_s=rate * resources.link_share,
+            contact_s=resources.contact_s,
+            examples=float(telemetry.samples) if telemetry and telemetry.samples else math.inf,
+            passes=resources.passes,
+            energy_j=energy,
+            privacy_units_left=privacy_steps_left,
+        ),
+        resources.objective,
+    )

@@ -56,6 +56,8 @@ class _HeldNote(Note, frozen=True):
     request_id: bytes
     filters: tuple[_FilterNote, ...]
     queries: tuple[Query, ...]
+    gains: tuple[str, ...]
+    sigmas: tuple[float, ...]
 
 
 class _AnswerNote(Note, frozen=True):
@@ -137,6 +139,9 @@ class HeldScalars(Framed):
     request_id: bytes
     filters: tuple[Filter, ...]
     queries: tuple[Query, ...]
+    gains: tuple[int, ...]
+    """What each row was multiplied by."""
+    sigmas: tuple[float, ...]
     c0: Residues
 
     @classmethod
@@ -144,13 +149,17 @@ class HeldScalars(Framed):
         return (DECRYPTION_LIMBS,)
 
     def body(self) -> tuple[Note, tuple[Residues, ...]]:
-        return _HeldNote(self.active, self.request_id, _notes(self.filters), self.queries), (self.c0,)
+        gains = tuple(f"{gain:x}" for gain in self.gains)  # they may exceed msgpack's 64 bits
+        note = _HeldNote(self.active, self.request_id, _notes(self.filters), self.queries, gains, self.sigmas)
+        return note, (self.c0,)
 
     @classmethod
     def from_body(cls, origin: Origin, note: Note, stacks: tuple[Residues, ...]) -> HeldScalars:
         assert isinstance(note, _HeldNote)  # noqa: S101 - decoded as note_type
         _check_queries("held scores", note.queries, stacks[0].shape[1], len(note.filters))
-        return cls(origin, as_ids(note.active), note.request_id, _filters(note.filters), note.queries, stacks[0])
+        active, filters = as_ids(note.active), _filters(note.filters)
+        gains = tuple(int(gain, 16) for gain in note.gains)
+        return cls(origin, active, note.request_id, filters, note.queries, gains, note.sigmas, stacks[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,11 +4,13 @@ With D_i = θ_i - θ_global, sums over rows of ciphertext products give, without
 
     <D_i, D_j>   = constant coefficient of Σ D_i·conj(D_j)           distance ||D_i||² for i = j
     band energy  = constant coefficient of W·Σ D_i·conj(D_i)         W an integer filter
-    <D_i, r>     = constant coefficient of Σ D_i·conj(r)             r uniform ±1, drawn after the uploads
+    <D_i, r>     = constant coefficient of Σ D_i·conj(r)             r of uniform -1, 0, 1, drawn after the uploads
 
 A product a00 + a10·s + a11·s·conj(s) becomes b0 + b1·s by the relinearisation key; its constant coefficient alone is
 then decrypted by ServerDec, PartDec and FinDec as for models. Larger energies than the plan allows wrap around modulo
-Q; the projection shows it, because <D, r>² is then far above the reported energy.
+Q; the projection shows it, because <D, r>² is then far above the reported energy. Two things keep an attacker from
+fitting its update to the projection: with signs ±1 alone, an even number of coordinates at Q/2 would vanish from it, so
+r has zeros; and coordinates at Q/gain would vanish, so its gain is drawn after the uploads, too.
 """
 
 from __future__ import annotations
@@ -16,26 +18,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from ofl_iot.crypto import noise
+from ofl_iot.crypto import noise, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, Values, encode
 from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.filters import HIGH_BAND, Filter
 from ofl_iot.crypto.params import ERROR_SIGMA, ParameterSet
 from ofl_iot.crypto.relinearisation import RelinKey, relinearise
-from ofl_iot.crypto.ring import Residues, Small, ring_of
+from ofl_iot.crypto.ring import Residues, Ring, ring_of
 from ofl_iot.crypto.scalars import HeldScalars, Query, ScalarRequest, ScalarShare, final_scalars
 from ofl_iot.crypto.threshold import switch_to_decryption
 from ofl_iot.errors import ConfigError, CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId
 
 _WRAP_LIMIT = 40.0
-"""<D, r>²/||D||² is about χ² with one degree of freedom: honest leaders exceed 40 once in 4·10^9 rounds."""
+"""<D, r>² over its expectation 2/3·||D||² is about χ² with one degree of freedom: honest leaders exceed 40 once in
+4·10^9 projections."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class ScorePlan:
     """Largest ||D||² for which band energies do not wrap; distances and inner products reach 2^bits times further.
     The error of a score shrinks with its square root: choose it a few times what honest updates have."""
     filters: tuple[Filter, ...] = (HIGH_BAND,)
-    projections: int = 1
-    """A wrapped energy escapes each projection with odds of at most one half."""
+    projections: int = 2
+    """A coordinate that makes an energy wrap escapes each projection with odds of at most two thirds."""
     gram: bool = True
 
     def largest_energy(self, params: ParameterSet) -> float:
@@ -65,10 +68,11 @@ class ScorePlan:
             )
         return 1 << math.floor(math.log2(largest / self.max_energy))
 
-    def projection_gain(self, params: ParameterSet) -> int:
-        """Power of two that leaves a projection 2^12 times the length of an honest update."""
+    def projection_gain(self, params: ParameterSet, entropy: Entropy) -> int:
+        """A random odd number that leaves a projection 2^12 times the length of the largest update planned."""
         reach = math.ldexp(math.sqrt(self.max_energy), params.scale_bits + 12)
-        return 1 << max(0, math.floor(math.log2(params.modulus / (4 * reach))))
+        half = 1 << max(1, math.floor(math.log2(params.modulus / (8 * reach))))
+        return half + int.from_bytes(entropy.random_bytes(16), "little") % half | 1
 
     def queries(self, leaders: int) -> int:
         """How many numbers a round with that many leaders decrypts, the control among them."""
@@ -90,13 +94,15 @@ class Scores:
     """<D_i, D_j> in the order of `distance`."""
     precision: float
     """Deviation of the noise in distances and inner products."""
+    projection_precision: float
+    """Deviation of the noise in projections."""
 
     def wrapped(self) -> tuple[DeviceId, ...]:
         """Leaders whose reported energy cannot be true: negative, or far below a projection's square."""
         suspects = []
         for leader, energy in self.distance.items():
-            credible = max(energy, 0.0) + 8 * self.precision
-            if energy < -8 * self.precision or any(y * y > _WRAP_LIMIT * credible for y in self.projections[leader]):
+            expected = 2 / 3 * (max(energy, 0.0) + 8 * self.precision) + self.projection_precision**2
+            if energy < -8 * self.precision or any(y * y > _WRAP_LIMIT * expected for y in self.projections[leader]):
                 suspects.append(leader)
         return tuple(suspects)
 
@@ -105,14 +111,17 @@ class Scores:
 class _Rows:
     """Score ciphertexts before ServerDec: one polynomial pair a row, with the noise each decryption must add."""
 
-    c0: list[Residues]
-    c1: list[Residues]
-    sigmas: list[float]
+    ring: Ring
+    c0: list[Residues] = field(default_factory=list)
+    c1: list[Residues] = field(default_factory=list)
+    gains: list[int] = field(default_factory=list)
+    sigmas: list[float] = field(default_factory=list)
 
-    def append(self, c0: Residues, c1: Residues, sigma: float) -> int:
-        """Add a row; returns its number."""
-        self.c0.append(c0)
-        self.c1.append(c1)
+    def append(self, c0: Residues, c1: Residues, gain: int, sigma: float) -> int:
+        """Add a row, multiplied by its gain; returns its number."""
+        self.c0.append(self.ring.scale(c0, gain))
+        self.c1.append(self.ring.scale(c1, gain))
+        self.gains.append(gain)
         self.sigmas.append(sigma)
         return len(self.sigmas) - 1
 
@@ -131,11 +140,11 @@ def energy_sigma(context: KeyContext, plan: ScorePlan) -> float:
     return sigma
 
 
-def projection_sigma(context: KeyContext, plan: ScorePlan, n_params: int) -> float:
+def projection_sigma(context: KeyContext, gain: int, coefficients: int) -> float:
     """Smudging of a projection at q_dec: 2^smudging_bits times the noise of rounding and of Σ e·r."""
     params, leaders = context.params, context.leaders
-    shrink = plan.projection_gain(params) * params.decryption_modulus / params.modulus
-    total = noise.fresh_noise(params, leaders) * math.sqrt(params.rows(n_params) * params.degree) * shrink
+    shrink = gain * params.decryption_modulus / params.modulus
+    total = noise.fresh_noise(params, leaders) * math.sqrt(coefficients) * shrink
     return math.ldexp(math.hypot(noise.rounding_noise(params, leaders), total), params.smudging_bits)
 
 
@@ -173,7 +182,7 @@ def request_scores(
     ring = ring_of(params)
     base = ring.from_integers(encode(params, reference, "the global model"), len(params.primes))
     updates = {leader: (ring.subtract_rows(model.c0, base), model.c1) for leader, model in models.items()}
-    rows = _Rows([], [], [])
+    rows = _Rows(ring)
     queries = [
         *_energy_queries(relin, updates, plan, rows),
         *_projection_queries(context, updates, plan, rows, entropy),
@@ -184,7 +193,16 @@ def request_scores(
     )
     origin = Origin(context, first.origin.round_no, COORDINATOR)
     request = ScalarRequest(origin, tuple(active), tuple(models), plan.filters, tuple(queries), tuple(rows.sigmas), c1)
-    return HeldScalars(origin, tuple(active), request.request_id, plan.filters, tuple(queries), c0), request
+    return HeldScalars(
+        origin,
+        request.active,
+        request.request_id,
+        request.filters,
+        request.queries,
+        tuple(rows.gains),
+        request.sigmas,
+        c0,
+    ), request
 
 
 def _check_models(context: KeyContext, models: Mapping[DeviceId, EncryptedModel], reference: Values) -> EncryptedModel:
@@ -207,7 +225,6 @@ def _energy_queries(
     relin: RelinKey, updates: Mapping[DeviceId, tuple[Residues, Residues]], plan: ScorePlan, rows: _Rows
 ) -> list[Query]:
     context = relin.origin.context
-    ring = ring_of(context.params)
     gain = plan.energy_gain(context.params)
     sigma = energy_sigma(context, plan)
     pairs = [(leader, leader) for leader in updates]
@@ -216,7 +233,7 @@ def _energy_queries(
     queries = []
     for one, two in pairs:
         b0, b1 = inner_product(relin, updates[one], updates[two])
-        row = rows.append(ring.scale(b0, gain), ring.scale(b1, gain), sigma)
+        row = rows.append(b0, b1, gain, sigma)
         queries.append(Query(row, -1, one, two))
         if one == two:
             queries += [Query(row, number, one, one) for number in range(len(plan.filters))]
@@ -230,17 +247,15 @@ def _projection_queries(
     rows: _Rows,
     entropy: Entropy,
 ) -> list[Query]:
-    ring = ring_of(context.params)
-    gain = plan.projection_gain(context.params)
+    ring = rows.ring
     queries = []
     for _ in range(plan.projections):
-        stack = next(iter(updates.values()))[0]
-        signs = ring.from_integers(_signs(stack.shape[1], ring.degree, entropy), len(stack))
-        sigma = projection_sigma(context, plan, stack.shape[1] * ring.degree)
+        limbs, *shape = next(iter(updates.values()))[0].shape
+        drawn = ring.from_integers(sampling.ternary((shape[0], shape[1]), entropy), limbs)
+        gain = plan.projection_gain(context.params, entropy)
+        sigma = projection_sigma(context, gain, math.prod(shape))
         for leader, (d0, d1) in updates.items():
-            row = rows.append(
-                ring.scale(ring.correlate(d0, signs), gain), ring.scale(ring.correlate(d1, signs), gain), sigma
-            )
+            row = rows.append(ring.correlate(d0, drawn), ring.correlate(d1, drawn), gain, sigma)
             queries.append(Query(row, -1, leader, ""))
     return queries
 
@@ -249,16 +264,11 @@ def _control_query(context: KeyContext, rows: _Rows) -> Query:
     """An encryption of zero: if it does not decrypt to zero, no score of the request can be trusted."""
     params = context.params
     zero = np.zeros((len(params.primes), params.degree), dtype=np.uint32)
-    return Query(rows.append(zero, zero, _control_sigma(context)), -1, "", "")
+    return Query(rows.append(zero, zero, 1, _control_sigma(context)), -1, "", "")
 
 
 def _control_sigma(context: KeyContext) -> float:
     return math.ldexp(noise.rounding_noise(context.params, context.leaders), context.params.smudging_bits)
-
-
-def _signs(rows: int, degree: int, entropy: Entropy) -> Small:
-    bits = np.unpackbits(np.frombuffer(entropy.random_bytes(rows * degree // 8), dtype=np.uint8))
-    return (2 * bits.astype(np.int8) - 1).reshape(rows, degree)
 
 
 def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: ScorePlan) -> Scores:
@@ -270,9 +280,7 @@ def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: Score
             f"round {held.origin.round_no}: the score shares of {', '.join(held.active)} do not decrypt the control: "
             "one of them is wrong"
         )
-    shrink = params.decryption_modulus / params.modulus
-    energy_unit = math.ldexp(plan.energy_gain(params) * shrink, 2 * params.scale_bits)
-    projection_unit = math.ldexp(plan.projection_gain(params) * shrink, params.scale_bits)
+    units = [gain * params.decryption_modulus / params.modulus * params.scale for gain in held.gains]
     leaders = list(dict.fromkeys(DeviceId(query.first) for query in held.queries[:-1]))
     place = {leader: number for number, leader in enumerate(leaders)}
     bands: dict[str, dict[DeviceId, float]] = {chosen.name: {} for chosen in plan.filters}
@@ -280,14 +288,17 @@ def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: Score
     gram = np.zeros((len(leaders), len(leaders)))
     for query, value in zip(held.queries[:-1], values[:-1], strict=True):
         leader = DeviceId(query.first)
+        score = value / units[query.row]
         if not query.second:
-            projections[leader] = (*projections[leader], value / projection_unit)
+            projections[leader] = (*projections[leader], score)
         elif query.filter_no >= 0:
             chosen = plan.filters[query.filter_no]
-            bands[chosen.name][leader] = value / math.ldexp(energy_unit, chosen.bits)
+            bands[chosen.name][leader] = math.ldexp(score, -params.scale_bits - chosen.bits)
         else:
             one, two = place[leader], place[DeviceId(query.second)]
-            gram[one, two] = gram[two, one] = value / energy_unit
+            gram[one, two] = gram[two, one] = math.ldexp(score, -params.scale_bits)
     distance = {leader: float(gram[number, number]) for leader, number in place.items()}
-    precision = energy_sigma(held.origin.context, plan) * math.sqrt(len(held.active) + 1) / energy_unit
-    return Scores(distance, bands, projections, gram if plan.gram else None, precision)
+    sources = math.sqrt(len(held.active) + 1)
+    precision = math.ldexp(held.sigmas[0] * sources / units[0], -params.scale_bits)
+    projection_precision = held.sigmas[-2] * sources / units[-2] if plan.projections else 0.0
+    return Scores(distance, bands, projections, gram if plan.gram else None, precision, projection_precision)

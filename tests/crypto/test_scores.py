@@ -14,6 +14,7 @@ from ofl_iot.crypto.encryption import EncryptedModel, encode, encrypt, encrypt_r
 from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.filters import HIGH_BAND, MAX_LAGS, Filter, band
 from ofl_iot.crypto.params import MAIN
+from ofl_iot.crypto.ring import ring_of
 from ofl_iot.crypto.scalars import HeldScalars, ScalarRequest, ScalarShare, partial_scalars
 from ofl_iot.crypto.scores import ScorePlan, Scores, combine_scores, energy_sigma, request_scores
 from ofl_iot.errors import ConfigError, CryptoError
@@ -78,7 +79,7 @@ def test_an_alternating_update_is_all_high_band_and_a_constant_one_has_none(term
 
 def test_the_projection_sees_an_energy_that_wrapped_around(term) -> None:
     """One weight of sqrt(Q)/scale makes ||D||² a multiple of Q: it is reported as small, the projection as huge."""
-    plan = ScorePlan(projections=3, gram=False)
+    plan = ScorePlan(projections=4, gram=False)
     entropy = SeededEntropy(21)
     message = encode(MAIN, GLOBAL + 0.001)
     message[0, 77] += math.isqrt(MAIN.modulus) + 1
@@ -94,9 +95,30 @@ def test_the_projection_sees_an_energy_that_wrapped_around(term) -> None:
     assert scores.wrapped() == ("truck-0",)
 
 
+def test_coordinates_at_half_the_modulus_do_not_hide_from_the_projection(term) -> None:
+    """Four weights of (Q + 1)/2 have energy 4/4 = 1 modulo Q, and every sum with signs ±1 alone is tiny."""
+    plan = ScorePlan(projections=12, gram=False)
+    entropy = SeededEntropy(5)
+    ring = ring_of(MAIN)
+    places = np.zeros((2, MAIN.degree), dtype=np.int64)
+    places[0, :4] = 1
+    honest = encrypt(term.public, GLOBAL + 0.001, term.origin("truck-0"), entropy)
+    huge = ring.scale(ring.from_integers(places, 4), (MAIN.modulus + 1) // 2)
+    evil = replace(honest, c0=ring.add(honest.c0, huge))
+    held, _, shares = asked(term, {DeviceId("truck-0"): evil}, plan, entropy)
+    scores = combine_scores(held, shares, plan)
+    assert abs(scores.distance[DeviceId("truck-0")]) < 1
+    assert scores.wrapped() == ("truck-0",)
+
+
+def test_a_tiny_update_is_not_mistaken_for_a_wrapped_one(term, entropy) -> None:
+    plan = ScorePlan(max_energy=0.01, projections=20, gram=False)
+    assert scored(term, [np.full(GLOBAL.size, 1e-6)], plan, entropy).wrapped() == ()
+
+
 def test_a_negative_energy_is_a_wrapped_one() -> None:
     one = DeviceId("a")
-    assert Scores({one: -1.0}, {}, {one: ()}, None, 1e-3).wrapped() == (one,)
+    assert Scores({one: -1.0}, {}, {one: ()}, None, 1e-3, 1e-3).wrapped() == (one,)
 
 
 def test_requests_and_shares_survive_the_wire(term, entropy) -> None:
@@ -116,11 +138,11 @@ def test_a_leader_answers_no_more_numbers_than_agreed(term, entropy) -> None:
     plan = ScorePlan()
     models = {name: encrypt(term.public, GLOBAL, term.origin(name), entropy) for name in term.leaders[:2]}
     _, request, _ = asked(term, models, plan, entropy)
-    assert len(request.queries) == plan.queries(2) == 2 * 3 + 1 + 1
-    with pytest.raises(CryptoError, match="8 numbers asked for, at most 7 were agreed"):
-        partial_scalars(term.shares[term.leaders[1]], request, entropy, most_queries=7)
+    assert len(request.queries) == plan.queries(2) == 2 * 4 + 1 + 1
+    with pytest.raises(CryptoError, match="10 numbers asked for, at most 9 were agreed"):
+        partial_scalars(term.shares[term.leaders[1]], request, entropy, most_queries=9)
     with pytest.raises(CryptoError, match="truck-0 is not in its active set"):
-        partial_scalars(term.shares[term.leaders[0]], request, entropy, most_queries=8)
+        partial_scalars(term.shares[term.leaders[0]], request, entropy, most_queries=10)
 
 
 def test_bad_shares_and_requests_are_named(term, entropy) -> None:
@@ -129,7 +151,7 @@ def test_bad_shares_and_requests_are_named(term, entropy) -> None:
     held, request, shares = asked(term, models, plan, entropy)
     with pytest.raises(CryptoError, match="too few shares: truck-3"):
         combine_scores(held, shares[:2], plan)
-    with pytest.raises(CryptoError, match="truck-1: 1 numbers, not 4"):
+    with pytest.raises(CryptoError, match="truck-1: 1 numbers, not 5"):
         combine_scores(held, [replace(shares[0], values=shares[0].values[:1]), *shares[1:]], plan)
     with pytest.raises(CryptoError, match="truck-1: answers another request"):
         combine_scores(held, [replace(shares[0], request_id=b"old"), *shares[1:]], plan)
@@ -142,7 +164,7 @@ def test_bad_shares_and_requests_are_named(term, entropy) -> None:
     ):
         with pytest.raises(CryptoError, match=complaint):
             ScalarRequest.from_bytes(replace(request, queries=queries).to_bytes(), request.origin)
-    with pytest.raises(CryptoError, match="1 noise levels for 3 rows"):
+    with pytest.raises(CryptoError, match="1 noise levels for 4 rows"):
         ScalarRequest.from_bytes(replace(request, sigmas=request.sigmas[:1]).to_bytes(), request.origin)
 
 

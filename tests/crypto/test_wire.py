@@ -199,6 +199,13 @@ def test_importing_the_wire_form_does_not_load_the_kernels(tmp_path) -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_the_wire_form_never_changes_between_versions(term) -> None:
+    """A golden frame: leaders and coordinator of different versions must read each other."""
+    b = np.stack([np.arange(MAIN.degree, dtype=np.uint32) * 1009 % p for p in MAIN.primes]).astype(np.uint32)
+    frame = PublicKey(term.public.origin, b).to_bytes()
+    assert hashlib.sha256(frame).hexdigest()[:16] == "a78a5e1d6b63570b"
+
+
 def test_a_public_key_has_one_row(term) -> None:
     origin = term.public.origin
     data = term.public.to_bytes()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
 from types import TracebackType
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,22 +22,24 @@ _BARS = " ▁▂▃▄▅▆▇█"
 class Display:
     """Shows progress while its `with` block runs."""
 
-    def __init__(self, progress: Progress, devices: int, runtime: str) -> None:
+    def __init__(self, progress: Progress, devices: int, runtime: str, console: Console | None = None) -> None:
         self._progress = progress
         self._title = f"{devices} devices, {runtime} runtime"
         self._began = time.monotonic()
-        self._console = Console()
+        self._console = console or Console()
         self._live = Live(
             get_renderable=self._panel,
             console=self._console,
             refresh_per_second=8,
             transient=True,
-            redirect_stderr=False,
+            redirect_stderr=sys.stderr.isatty(),  # log lines go above the panel; what goes to a file stays there
         )
 
     def __enter__(self) -> Display:  # noqa: PYI034  # typing.Self needs Python 3.11
         if self._console.is_terminal:
+            before = sys.stderr
             self._live.start()
+            _move_log(before, sys.stderr)
         else:
             self._console.print(f"federation of {self._title}")
         return self
@@ -43,7 +48,9 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._console.is_terminal:
+            during = sys.stderr
             self._live.stop()
+            _move_log(during, sys.stderr)
         for round_no, accuracy in self._progress.history if error is None else ():
             if not self._console.is_terminal:
                 self._console.print(f"round {round_no:3d}  accuracy {accuracy:.3f}", highlight=False)
@@ -69,14 +76,21 @@ class Display:
         return Group(facts, bar)
 
 
+def _move_log(old: TextIO, new: TextIO) -> None:
+    """Let the log follow stderr, which the panel replaces while it is shown: handlers hold on to the old one."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+            handler.setStream(new)
+
+
 def spark(values: list[float]) -> str:
     """Numbers from 0 to 1 as a line of bars."""
     return "".join(_BARS[min(8, max(0, round(8 * value)))] for value in values)
 
 
-def print_summary(summary: Summary) -> None:
+def print_summary(summary: Summary, console: Console | None = None) -> None:
     """The table at the end of a run."""
-    console = Console()
+    console = console or Console()
     table = Table(title=f"OFL-IoT: {summary.devices} devices, {summary.runtime} runtime", title_style="bold")
     for heading in ("device", "type", "samples", "sent", "received", "leader"):
         table.add_column(heading, justify="left" if heading in ("device", "leader") else "right")

@@ -1,0 +1,89 @@
+"""`ofl sim` as a user starts it: what it writes, what it says, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.processes import DEADLINE_S, OFL
+
+PROMISED = {
+    "accuracy",
+    "rounds",
+    "wall_s",
+    "bytes_up_per_device",
+    "bytes_down_per_device",
+    "clusters",
+    "lost_chunks",
+    "doubled_chunks",
+}
+
+TINY = ["--runtime", "virtual", "--devices", "4", "--rounds", "1"]
+
+
+def ofl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603  # our own program
+        [OFL, *arguments], cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+
+
+@pytest.mark.parametrize("runtime", ["live", "virtual"])
+def test_it_runs_a_federation_and_writes_what_came_of_it(runtime: str, tmp_path: Path) -> None:
+    small = ("--devices", "6", "--rounds", "3", "--set", "round.interval_s=1.2")
+    done = ofl(tmp_path, "sim", "--runtime", runtime, *small, "--json", "summary.json")
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
+    assert summary.keys() >= PROMISED
+    assert (summary["rounds"], summary["lost_chunks"], summary["doubled_chunks"]) == (3, 0, 0)
+    assert summary["accuracy"] > 0.2
+    assert min(summary["bytes_up_per_device"], summary["bytes_down_per_device"], summary["clusters"]) > 0
+    (results,) = (tmp_path / "ofl-results").iterdir()
+    assert {file.name for file in results.iterdir()} == {"summary.json", "settings.json", "accuracy.csv"}
+    assert json.loads((results / "summary.json").read_text()) == summary
+    assert json.loads((results / "settings.json").read_text())["simulation"]["devices"] == 6
+    assert len((results / "accuracy.csv").read_text().splitlines()) == 4
+    assert f"results: ofl-results/{results.name}" in done.stdout
+    assert done.stdout.count("device-0") >= 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--devices", "1"], 2, "a federation needs at least 2"),
+        (["--devices", "3000", "--runtime", "virtual"], 2, "too few for 3000 devices"),
+        (["--set", "round.deadlin_s=3"], 2, "did you mean 'round.deadline_s'"),
+        ([*TINY, "--set", "training.learning_rate=1e-9"], 1, "no better than guessing"),
+        (["--out", "/dev/null/x"], 2, "choose one with --out"),
+    ],
+)
+def test_what_it_cannot_do_it_says_with_an_exit_code(
+    arguments: list[str], code: int, says: str, tmp_path: Path
+) -> None:
+    done = ofl(tmp_path, "sim", *arguments)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert done.stderr.startswith("ofl: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_it_at_once_without_a_traceback(tmp_path: Path) -> None:
+    with subprocess.Popen(  # noqa: S603  # our own program
+        [OFL, "sim", "--devices", "4", "--rounds", "500"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        assert "federation of 4 devices" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert "Traceback" not in errors

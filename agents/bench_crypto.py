@@ -98,7 +98,7 @@ class TenSeal:
         return [tenseal.ckks_vector(self.context, piece) for piece in self.pieces]
 
 
-def run(params: int = 1_000_000, leaders: int = 10, repeats: int = 3, literal_degree: int = 32768) -> dict[str, float]:
+def run(params: int = 1_000_000, leaders: int = 10, repeats: int = 5, literal_degree: int = 32768) -> dict[str, float]:
     """All figures for a model of `params` parameters."""
     entropy = SystemEntropy()
     rng = np.random.default_rng(0)

@@ -1,0 +1,128 @@
+"""Images for the learning bench: MNIST at 14 × 14 where its files are given, else the digits; and how they are dealt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
+from ofl_iot.workloads.dense import DenseNet, Samples
+from ofl_iot.workloads.digits import load_digits
+from ofl_iot.workloads.idx import halved, load_idx
+from ofl_iot.workloads.splits import split_dirichlet
+
+Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+HeldOut = Literal["validation", "test"]
+
+CLASSES = 10
+VALIDATION = 5_000
+"""The last images of the training file: settings are chosen on them, and nothing is trained on them."""
+MIN_SAMPLES = 20
+_DIGITS_SIDE = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Square images (count, side, side), brightness in [0, 1], and their classes."""
+
+    images: Floats
+    labels: Labels
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A data set in three parts: to train on, to choose settings by, to report on."""
+
+    name: str
+    train: Part
+    validation: Part
+    test: Part
+
+    @property
+    def pixels(self) -> int:
+        """Inputs of a network."""
+        return int(np.prod(self.train.images.shape[1:]))
+
+    def held_out(self, which: HeldOut) -> Part:
+        """The part that judges."""
+        return self.test if which == "test" else self.validation
+
+
+def load_corpus(folder: Path | None, train: int) -> Corpus:
+    """MNIST from a folder, at most `train` images of it to train on; without a folder the digits."""
+    if folder is None:
+        data = load_digits()
+        return Corpus("digits", *(_digits_part(part) for part in (data.train, data.validation, data.test)))
+    raw = load_idx(folder)
+    if not 0 < train <= len(raw.train) - VALIDATION:
+        raise ConfigError(f"{train} images to train on: choose 1 to {len(raw.train) - VALIDATION}")
+    return Corpus(
+        "MNIST 14x14",
+        Part(halved(raw.train[:train]), raw.train_labels[:train]),
+        Part(halved(raw.train[-VALIDATION:]), raw.train_labels[-VALIDATION:]),
+        Part(halved(raw.test), raw.test_labels),
+    )
+
+
+def deal(labels: Labels, devices: int, seed: int, *, alpha: float = 0.5) -> list[Rows]:
+    """The rows of each device by Dirichlet(alpha) over the classes."""
+    return split_dirichlet(labels, devices, seed, alpha=alpha, minimum=MIN_SAMPLES)
+
+
+def deal_own_classes(labels: Labels, devices: int, slow: int, own: tuple[int, ...], seed: int) -> list[Rows]:
+    """The last `slow` devices hold all images of the classes `own`, one class each, and nothing else.
+
+    The other classes are dealt to the other devices by Dirichlet(0.5).
+    """
+    rng = np.random.default_rng(seed)
+    common = np.flatnonzero(~np.isin(labels, own))
+    fast = [common[rows] for rows in deal(labels[common], devices - slow, seed)]
+    owners: list[list[Rows]] = [[] for _ in range(slow)]
+    for place, label in enumerate(own):
+        holders = range(place, slow, len(own))
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        for holder, part in zip(holders, np.array_split(rows, len(holders)), strict=True):
+            owners[holder].append(part)
+    return [*fast, *(np.concatenate(parts) for parts in owners)]
+
+
+class ImageWorkload:
+    """A dense network on some images."""
+
+    def __init__(self, net: DenseNet, part: Part, rows: Rows | None = None) -> None:
+        """Use the given rows of the part, or all of them."""
+        rows = np.arange(len(part.labels)) if rows is None else rows
+        self._net = net
+        self._samples = Samples.of(part.images[rows].reshape(len(rows), -1), part.labels[rows])
+        self._rows = np.arange(len(rows))
+        self.name = "images " + "-".join(map(str, net.widths))
+        self.digest = net.digest
+        self.size = net.size
+        self.sample_count = len(rows)
+
+    def initial(self, seed: int) -> Vector:
+        """Return untrained parameters, the same for the same seed."""
+        return self._net.initial(seed)
+
+    def train(self, params: Vector, job: TrainJob, rng: np.random.Generator) -> TrainResult:
+        """Train a copy of `params`."""
+        return self._net.train(params, self._samples, self._rows, job, rng)
+
+    def evaluate(self, params: Vector) -> Evaluation:
+        """Judge `params` on all images."""
+        return self._net.evaluate(params, self._samples.features, self._samples.labels)
+
+    def label_histogram(self) -> Labels:
+        """Return how many of the images show each class."""
+        return np.bincount(self._samples.labels, minlength=CLASSES)
+
+
+def _digits_part(samples: Samples) -> Part:
+    return Part(samples.features[:, :-1].reshape(-1, _DIGITS_SIDE, _DIGITS_SIDE), samples.labels)

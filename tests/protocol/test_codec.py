@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from ofl_iot.errors import DecodeError
 from ofl_iot.protocol import codec
@@ -35,11 +36,13 @@ from ofl_iot.protocol.messages import (
 )
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
-from tests.protocol.samples import MESSAGES, counts, settlements, tuples_of
+from tests.protocol.samples import MESSAGES, counts, settlements
 
 KINDS = list(Kind)
 spoken = st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), MESSAGES[kind]))
-contributions = st.builds(Contribution, st.binary(max_size=64), tuples_of(settlements), counts, counts)
+contributions = st.builds(
+    Contribution, st.binary(max_size=64), st.lists(settlements, max_size=4).map(tuple), counts, counts
+)
 
 
 def decode_or_refuse(kind: Kind, payload: bytes) -> Message | None:
@@ -53,8 +56,8 @@ def decode_or_refuse(kind: Kind, payload: bytes) -> Message | None:
 # --- laws
 
 
-def test_every_kind_of_topic_has_a_message_and_a_strategy() -> None:
-    assert set(MESSAGES_ON) == set(MESSAGES) == set(Kind)
+def test_every_kind_of_topic_has_its_message() -> None:
+    assert set(MESSAGES_ON) == set(Kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,8 +124,10 @@ def test_spliced_messages_give_a_valid_message_or_a_decode_error(
 @settings(max_examples=100)
 @given(spoken, st.sampled_from(KINDS))
 def test_a_message_on_the_wrong_topic_is_refused(said: tuple[Kind, Message], other: Kind) -> None:
-    kind, message = said
-    if MESSAGES_ON[other] != MESSAGES_ON[kind]:
+    _, message = said
+    understood = inspect.type_info(MESSAGES_ON[other])
+    classes = understood.types if isinstance(understood, inspect.UnionType) else (understood,)
+    if type(message) not in {each.cls for each in classes}:  # type: ignore[attr-defined]
         with pytest.raises(DecodeError):
             decode(other, encode(message))
 
@@ -132,7 +137,7 @@ def test_a_message_on_the_wrong_topic_is_refused(said: tuple[Kind, Message], oth
 def test_the_plain_msgpack_package_reads_version_tag_and_fields(said: tuple[Kind, Message]) -> None:
     _, message = said
     version, plain = msgpack.unpackb(encode(message))
-    tag = msgspec.inspect.type_info(type(message)).tag  # type: ignore[attr-defined]  # every message has one
+    tag = inspect.type_info(type(message)).tag  # type: ignore[attr-defined]  # every message has one
     assert version == codec.VERSION
     assert plain == [tag, *(as_lists(getattr(message, name)) for name in message.__struct_fields__)]
 

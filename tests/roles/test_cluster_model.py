@@ -140,8 +140,8 @@ def test_a_cluster_without_a_global_model_is_not_ready() -> None:
 def test_a_member_admitted_again_keeps_what_is_known_of_it() -> None:
     cluster = cluster_at()
     cluster.merge(A, chunk_of(1, {0: 1.0}), 1.0)
-    cluster.admit([Member(A, SeqSet(0, (5,)), 10)])
-    assert cluster.settled[A] == SeqSet(0, (5,))
+    cluster.admit([Member(A, SeqSet(0, (5, 5)), 10)])
+    assert cluster.settled[A] == SeqSet(0, (5, 5))
     assert [seq for seq in range(1, 7) if cluster.holds(A, seq)] == [1, 5]
 
 

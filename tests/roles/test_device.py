@@ -489,7 +489,7 @@ def test_a_device_that_lost_its_store_numbers_on_even_after_a_crash() -> None:
 def test_a_device_that_lost_its_store_numbers_on_behind_the_highest_settled() -> None:
     machine = device_machine()
     machine.handle(Started(), 0.0)
-    machine.handle(assigned(assignment(leader=LEADER, settled=SeqSet(0, (7,)))), 1.0)
+    machine.handle(assigned(assignment(leader=LEADER, settled=SeqSet(0, (7, 7)))), 1.0)
     assert machine.outbox.next_seq == 8
 
 

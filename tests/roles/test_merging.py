@@ -1,0 +1,72 @@
+"""How much a chunk counts: by data, by how often its device is heard, and never for a suspected device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
+from ofl_iot.roles.merging import MergeRules, WeightedMerging
+from tests.roles.parties import A, B, C
+
+SIZE = 400
+PLAIN = MergeRules(compensate_rate=False, gate=False)
+
+
+def update(values: np.ndarray, *, update_no: int = 1, base_round: int = 0) -> Chunk:
+    head = ChunkHead(1, b"tinytiny", SIZE, base_round, 1.0, update_no)
+    numbers = values.astype(np.float32)
+    (piece,) = split_update(head, np.arange(SIZE), numbers, np.abs(numbers))
+    return piece.chunk
+
+
+ONES = np.ones(SIZE)
+
+
+def test_without_compensation_a_device_counts_by_its_data() -> None:
+    merging = WeightedMerging(PLAIN, salt=1)
+    assert merging.step(A, update(ONES), 0.0, {A: 30, B: 70}, 0) == pytest.approx(0.3)
+    assert merging.step(B, update(ONES), 0.0, {A: 30, B: 70}, 0) == pytest.approx(0.7)
+
+
+def test_a_device_without_data_still_counts_a_little() -> None:
+    assert WeightedMerging(PLAIN, salt=1).step(A, update(ONES), 0.0, {A: 0, B: 3}, 0) == pytest.approx(0.25)
+
+
+def test_a_slow_device_counts_more_per_update_and_chunks_of_one_update_count_alike() -> None:
+    merging = WeightedMerging(MergeRules(gate=False), salt=1)
+    members = {A: 10, B: 10}
+    steps: dict[str, float] = {}
+    for second in range(40):
+        steps[A] = merging.step(A, update(ONES, update_no=second), float(second), members, 0)
+        if second % 4 == 0:
+            steps[B] = merging.step(B, update(ONES, update_no=second), float(second), members, 0)
+            again = merging.step(B, update(ONES, update_no=second), second + 0.5, members, 0)
+            assert again == pytest.approx(steps[B])
+    assert steps[B] > 2 * steps[A]
+
+
+def test_an_update_that_lags_is_discounted_only_when_asked_for() -> None:
+    members = {A: 1}
+    assert WeightedMerging(PLAIN, salt=1).step(A, update(ONES), 0.0, members, 50) == 1.0
+    rules = MergeRules(compensate_rate=False, gate=False, max_lag=2.0)
+    assert WeightedMerging(rules, salt=1).step(A, update(ONES), 0.0, members, 5) == pytest.approx(0.5)
+
+
+def test_the_gates_memory_survives_a_restart() -> None:
+    """A device that pushes against the others is kept out, and a restart forgives nobody."""
+    rules, rng = MergeRules(compensate_rate=False), np.random.default_rng(3)
+    direction, members = rng.normal(size=SIZE), {A: 1, B: 1, C: 1, "e": 1, "f": 1}
+    merging = WeightedMerging(rules, salt=7)
+    steps: dict[str, float] = {}
+    for number in range(40):
+        for device in members:
+            sign = -3.0 if device == C else 1.0
+            noisy = sign * direction + 0.3 * rng.normal(size=SIZE)
+            steps[device] = merging.step(device, update(noisy, update_no=number), float(number), members, 0)
+    assert steps[C] == 0.0
+    assert all(step > 0 for device, step in steps.items() if device != C)
+    again = WeightedMerging(rules, salt=99)
+    again.restore(merging.snapshot())
+    assert again.snapshot() == merging.snapshot()
+    assert again.step(C, update(-3 * direction, update_no=99), 99.0, members, 0) == 0.0

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args
+from types import UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -98,7 +99,8 @@ def _keys(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, An
 
 def _section(kind: Any) -> type[msgspec.Struct] | None:
     """The Struct that a field holds, also where it may be left out altogether (`Struct | None`)."""
-    kinds = [each for each in get_args(kind) or (kind,) if each is not type(None)]
+    union = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    kinds = [each for each in union if each is not type(None)]
     only = kinds[0] if len(kinds) == 1 else None
     return only if isinstance(only, type) and issubclass(only, msgspec.Struct) else None
 

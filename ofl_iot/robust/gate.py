@@ -54,14 +54,14 @@ class GateRules:
     warm_up: int = 2
     loud_above: float = 2.5
     norm_floor: float = 0.3
-    tolerance: float = 0.25
+    tolerance: float = 0.3
     severity: float = 4.0
     loud_charge: float = 2.0
     turn_charge: float = 0.6
     relief: float = 0.25
     fullest_account: float = 8.0
     limit: float = 4.0
-    clip: float = 2.0
+    clip: float = 3.0
 
 
 DEFAULT_RULES = GateRules()

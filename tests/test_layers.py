@@ -36,7 +36,7 @@ IMPURE = {
     "secrets", "select", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile", "threading",
     "time", "urllib",
 }  # fmt: skip
-ENTROPY = {"ofl_iot.crypto.sampling": {"os"}, "ofl_iot.privacy.noise": {"secrets"}}
+ENTROPY = {"ofl_iot.crypto.entropy": {"os"}, "ofl_iot.privacy.noise": {"secrets"}}
 """Keys and privacy noise come from the operating system: in one module each, and nothing else is taken from there."""
 
 HEAVY = {"scipy", "sklearn", "numba", "dp_accounting", "rich", "torch", "torch_geometric", "matplotlib", "psutil"}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
-from ofl_iot.protocol.messages import MESSAGES_ON, Message, Part, Settlement
+from ofl_iot.protocol.messages import MESSAGES_ON, Message, Part
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
@@ -115,7 +115,6 @@ def _plain(schema: inspect.Type) -> st.SearchStrategy[Any]:
 MESSAGES: dict[Kind, st.SearchStrategy[Message]] = {
     kind: drawn(inspect.type_info(message)) for kind, message in MESSAGES_ON.items()
 }
-settlements: st.SearchStrategy[Settlement] = drawn(inspect.type_info(Settlement))
 
 
 def message_classes() -> set[type]:

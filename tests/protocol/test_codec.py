@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import tracemalloc
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 import msgspec
@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from ofl_iot.errors import DecodeError
 from ofl_iot.protocol import codec
-from ofl_iot.protocol.codec import MAX_MESSAGE_BYTES, decode, decode_contribution, encode, encode_contribution
+from ofl_iot.protocol.codec import MAX_MESSAGE_BYTES, Body, decode, decode_body, encode, encode_body
 from ofl_iot.protocol.messages import (
     MESSAGES_ON,
     Assignment,
@@ -36,13 +36,12 @@ from ofl_iot.protocol.messages import (
 )
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
-from tests.protocol.samples import MESSAGES, counts, settlements
+from tests.protocol.samples import MESSAGES, drawn
 
 KINDS = list(Kind)
 spoken = st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), MESSAGES[kind]))
-contributions = st.builds(
-    Contribution, st.binary(max_size=64), st.lists(settlements, max_size=4).map(tuple), counts, counts
-)
+bodies = st.one_of(*(drawn(inspect.type_info(each)) for each in get_args(Body)))
+"""What travels inside joined parts."""
 
 
 def decode_or_refuse(kind: Kind, payload: bytes) -> Message | None:
@@ -150,19 +149,26 @@ def as_lists(value: Any) -> Any:
 
 
 @settings(max_examples=50)
-@given(contributions)
-def test_contributions_round_trip_and_refuse_every_prefix(contribution: Contribution) -> None:
-    body = encode_contribution(contribution)
-    assert decode_contribution(body) == contribution
+@given(bodies)
+def test_bodies_round_trip_and_refuse_every_prefix(content: Any) -> None:
+    body = encode_body(content)
+    assert decode_body(type(content), body) == content
     for end in range(len(body)):
         with pytest.raises(DecodeError):
-            decode_contribution(body[:end])
+            decode_body(type(content), body[:end])
 
 
-@given(st.binary(max_size=200), st.booleans())
-def test_a_contribution_of_random_bytes_is_refused(noise: bytes, enveloped: bool) -> None:
+@given(bodies, st.sampled_from(get_args(Body)))
+def test_a_body_of_another_kind_is_refused(content: Any, other: Any) -> None:
+    if other is not type(content):
+        with pytest.raises(DecodeError):
+            decode_body(other, encode_body(content))
+
+
+@given(st.sampled_from(get_args(Body)), st.binary(max_size=200), st.booleans())
+def test_a_body_of_random_bytes_is_refused(kind: Any, noise: bytes, enveloped: bool) -> None:
     with contextlib.suppress(DecodeError):
-        decode_contribution(b"\x92\x01" + noise if enveloped else noise)
+        decode_body(kind, b"\x92\x01" + noise if enveloped else noise)
 
 
 # --- versions, sizes, numbers
@@ -207,7 +213,7 @@ def test_deep_nesting_is_refused() -> None:
     with pytest.raises(DecodeError):
         decode(Kind.ECHO, payload[:2] + b"\x93" + payload[3:] + b"\x91" * 100_000 + b"\xc0")
     with pytest.raises(DecodeError):
-        decode_contribution(b"\x92\x01" + b"\x91" * 100_000)
+        decode_body(Contribution, b"\x92\x01" + b"\x91" * 100_000)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), -1.0])
@@ -225,7 +231,7 @@ def test_ids_that_are_not_well_formed_are_refused(name: str) -> None:
     with pytest.raises(DecodeError):
         decode(Kind.ROUND_OPEN, encode(RoundOpen(1, 0, (Seat(name, 1),), 0, 1.0)))
     with pytest.raises(DecodeError):
-        decode_contribution(encode_contribution(Contribution(b"", (Settlement(name, (1,)),), 1, 1)))
+        decode_body(Contribution, encode_body(Contribution(b"", (Settlement(name, (1,)),), 1, 1)))
 
 
 @pytest.mark.parametrize("number", [-1, 2**53, 2**63, 2**64 - 1, 1.5, None, "1", True])

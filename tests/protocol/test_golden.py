@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ofl_iot.protocol.chunks import ChunkHead, split_update
-from ofl_iot.protocol.codec import decode, decode_contribution, encode, encode_contribution
+from ofl_iot.protocol.codec import decode, decode_body, encode, encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
     Block,
@@ -129,8 +129,8 @@ def test_the_bytes_of_a_message_have_not_changed(name: str) -> None:
 
 
 def test_the_bytes_of_a_contribution_have_not_changed() -> None:
-    assert encode_contribution(CONTRIBUTION).hex() == CONTRIBUTION_BYTES
-    assert decode_contribution(bytes.fromhex(CONTRIBUTION_BYTES)) == CONTRIBUTION
+    assert encode_body(CONTRIBUTION).hex() == CONTRIBUTION_BYTES
+    assert decode_body(Contribution, bytes.fromhex(CONTRIBUTION_BYTES)) == CONTRIBUTION
 
 
 def test_every_message_has_a_golden_vector() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofl_iot.ids import DeviceId
-from ofl_iot.protocol.codec import encode_contribution
+from ofl_iot.protocol.codec import encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
     Contribution,
@@ -120,7 +120,7 @@ class Office:
         body = Contribution(b"payload", settlements, 10, sum(map(len, merged.values())))
         number = self.machine.counter.opened if round_no is None else round_no
         term = self.machine.roster.terms.get(leader, 0)
-        return split_body(encode_contribution(body), term, number, "contribute", 16)
+        return split_body(encode_body(body), term, number, "contribute", 16)
 
     def contribute(self, leader: str, merged: dict[str, tuple[int, ...]]) -> list[Command]:
         """All parts of a contribution; returns the commands of the last."""

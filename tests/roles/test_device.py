@@ -514,6 +514,27 @@ def test_work_stored_before_a_crash_is_offered_after_it() -> None:
     assert jobs(commands, PrepareRelease)
 
 
+@pytest.mark.xfail(strict=True, reason="a pull is repeated while its answer is still coming in over a slow link")
+def test_an_answer_that_is_coming_in_is_waited_for() -> None:
+    machine = device_machine()
+    machine.handle(Started(), 0.0)
+    machine.handle(LinkUp(), 0.0)
+    machine.handle(assigned(assignment(leader=LEADER)), 0.0)
+    commands = machine.handle(blocks(Blocks(1, 0, "f", whole_model().blocks[:1], last=False)), 3.0)
+    assert timers(commands)["device.pull"] > 4.0
+
+
+@pytest.mark.xfail(strict=True, reason="every resend_s the whole window is handed to the link once more")
+def test_a_slow_link_is_not_filled_with_copies() -> None:
+    machine = device_machine(resend_s=5.0)
+    train(machine, begin(machine))
+    machine.handle(prepared({0: 1.0}), 0.0)
+    copies = sum(
+        len(published(machine.handle(TimerFired("device.resend"), 5.0 * n), Kind.UPDATE)) for n in range(1, 21)
+    )
+    assert copies <= 6, "waits between resends should grow"
+
+
 def test_an_unknown_timer_is_no_error() -> None:
     assert device_machine().handle(TimerFired("device.unknown"), 0.0) == []
     assert CancelTimer("device.pull") not in device_machine().handle(LinkDown(), 0.0)

@@ -269,8 +269,7 @@ def load_digits_images() -> Images:
 def load_idx_images(folder: Path, train: int = 4000, test: int = 2000) -> Images:
     """MNIST-format files (*.gz) anywhere below `folder`, brightness averaged over 2x2 pixels to 14x14.
 
-    Training images are the last `train` of the file and testing images the first `test`: the thresholds were chosen on
-    others.
+    Training images are the last `train` of the file and testing images the first `test`.
     """
     images, labels = (_read_idx(folder, f"train-{kind}.gz") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
     other, other_labels = (_read_idx(folder, f"t10k-{kind}.gz") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))

@@ -30,7 +30,7 @@ Sketch = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class GateRules:
-    """Thresholds of the gate, chosen on validation splits of digits and MNIST with seeds of their own.
+    """Thresholds of the gate, chosen on digits and MNIST with seeds the bench does not report.
 
     enabled         off: everything is admitted and nothing is remembered
     sketch_size     numbers that stand for a direction; cosines are off by about 1/sqrt(sketch_size)

@@ -34,7 +34,7 @@ SILENT = 1e-6
 
 @dataclass(frozen=True)
 class LedgerRules:
-    """Thresholds of the ledger, chosen on validation splits of digits and MNIST with seeds of their own.
+    """Thresholds of the ledger, chosen on digits and MNIST with seeds the bench does not use.
 
     loud_above       robust deviations above the median from which loudness is charged
     norm_floor       least deviation of log norms: honest leaders differ by that much anyway

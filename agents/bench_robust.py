@@ -2,7 +2,7 @@
 
     python -m agents.bench_robust --json FILE [--data FOLDER] [--quick]
 
-Ten leaders, two devices each, Dirichlet 0.5. The thresholds were chosen with seeds from 100 on, on digits and on MNIST's
+Ten leaders, two devices each, Dirichlet 0.5. The thresholds were chosen with seeds from 100 on, on digits and MNIST's
 training file; the table is of seeds 0, 1, 2. Held out are the seeds and MNIST's test images, not the images of digits
 nor all of MNIST's training images (270 of 4,000 served both). Fashion-MNIST took no part in choosing the ledger's
 thresholds. The gate's were made milder, by seeds from 104 on, after its figures for seeds 0, 1, 2 had been seen once.

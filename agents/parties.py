@@ -13,12 +13,13 @@ from ofl_iot.ids import DeviceId, FederationId, federation_id
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.coordinator import CoordinatorMachine, ModelProfile
+from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.device import DeviceMachine, DeviceProfile
+from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
 from ofl_iot.roles.merging import WeightedMerging
-from ofl_iot.runtime.protection import Clear
 from ofl_iot.runtime.settings import Settings
+from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto
 from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox
 from ofl_iot.workloads.base import Workload
 
@@ -65,12 +66,14 @@ class Parties:
 
         def make() -> AgentMachine:
             device = DeviceMachine(profile, settings.device_rules())
-            leader_profile = LeaderProfile(name, workload.digest, device.model.layout)
-            return AgentMachine(
-                device, LeaderMachine(leader_profile, settings.leader, WeightedMerging(settings.merge, salt))
-            )
+            encrypted = settings.protection.mode == "threshold"
+            leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted)
+            keeper = KeeperMachine(name, settings.protection.resend_s)
+            merging = WeightedMerging(settings.merge, salt)
+            return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
 
-        toolbox = DeviceToolbox(workload, settings.device_rules(), Clear(workload.size), rng, settings.upload.density)
+        crypto = LeaderCrypto(self.federation, settings.protection)
+        toolbox = DeviceToolbox(workload, settings.device_rules(), crypto, rng, settings.upload.density)
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
 
@@ -80,7 +83,10 @@ class Parties:
         profile = ModelProfile(judge.digest, judge.initial(settings.federation.seed))
         fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
 
-        def make() -> CoordinatorMachine:
-            return CoordinatorMachine(profile, settings.round, settings.fleet, fleet)
+        rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet)
+        crypto = CoordinatorCrypto(self.federation, settings.protection)
 
-        return CoordinatorPlan(make, CoordinatorToolbox(judge, Clear(judge.size)))
+        def make() -> CoordinatorMachine:
+            return CoordinatorMachine(profile, rules)
+
+        return CoordinatorPlan(make, CoordinatorToolbox(judge, crypto, settings.protection))

@@ -6,6 +6,7 @@ OflError
 │   ├── TopicError         the topic is not one of ours
 │   ├── DecodeError        the payload is not a valid message
 │   └── RefusedError       valid, but not for us: another term, model shape, sender or round
+│       └── LateError          of a term, leader or round that is over: usual while assignments change
 ├── TransportError     try again later
 ├── StoreError         stop releasing; what is stored stays whole
 ├── RoundError         abandon the round; the next one opens
@@ -38,6 +39,10 @@ class DecodeError(ProtocolError):
 
 class RefusedError(ProtocolError):
     """A valid message that does not belong here: wrong term, shape, sender or round."""
+
+
+class LateError(RefusedError):
+    """A valid message of a term, leader or round that is over: nothing is wrong."""
 
 
 class TransportError(OflError):

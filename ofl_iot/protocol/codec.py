@@ -5,10 +5,12 @@ Whatever arrives, the outcome is a valid message or a DecodeError.
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias, TypeVar
+
 import msgspec
 
 from ofl_iot.errors import DecodeError
-from ofl_iot.protocol.messages import MESSAGES_ON, Contribution, Message
+from ofl_iot.protocol.messages import MESSAGES_ON, Contribution, KeyOne, KeyOpen, Message
 from ofl_iot.protocol.telemetry import Telemetry, check
 from ofl_iot.protocol.topics import Kind
 
@@ -20,7 +22,11 @@ _PREFIX = bytes([0x92, VERSION])  # a msgpack array of two, its first item the v
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGES_ON.items()}
 
-_contributions = msgspec.msgpack.Decoder(Contribution)
+Body: TypeAlias = Contribution | KeyOpen | KeyOne
+B = TypeVar("B", Contribution, KeyOpen, KeyOne)
+_bodies: dict[type, msgspec.msgpack.Decoder[Any]] = {
+    each: msgspec.msgpack.Decoder(each) for each in (Contribution, KeyOpen, KeyOne)
+}
 
 
 def encode(message: Message) -> bytes:
@@ -43,16 +49,17 @@ def decode(kind: Kind, payload: bytes) -> Message:
     return check(message) if isinstance(message, Telemetry) else message
 
 
-def encode_contribution(contribution: Contribution) -> bytes:
-    """A contribution's body, before it is cut into parts."""
-    return _PREFIX + _encoder.encode(contribution)
+def encode_body(body: Body) -> bytes:
+    """What is inside a body that travels in parts."""
+    return _PREFIX + _encoder.encode(body)
 
 
-def decode_contribution(body: bytes) -> Contribution:
-    """The contribution that a joined body holds, or DecodeError."""
+def decode_body(kind: type[B], body: bytes) -> B:
+    """The content of a joined body, or DecodeError."""
     if body[:2] != _PREFIX:
-        raise DecodeError(f"not a contribution of version {VERSION}")
+        raise DecodeError(f"not a {kind.__name__} of version {VERSION}")
     try:
-        return _contributions.decode(memoryview(body)[2:])
+        decoded: B = _bodies[kind].decode(memoryview(body)[2:])
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise DecodeError(f"not a contribution: {error}") from None
+        raise DecodeError(f"not a {kind.__name__}: {error}") from None
+    return decoded

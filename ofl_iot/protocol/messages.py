@@ -38,6 +38,8 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     device_type: Annotated[str, msgspec.Meta(max_length=24)] = ""
     released: Count = 0
     """Highest sequence number it ever released: what the coordinator's books must be able to account for."""
+    sealing_key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+    """Its public X25519 key, to which others seal what only it may read."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -132,6 +134,8 @@ class RoundOpen(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """The global model that contributions stand on."""
     deadline_s: Seconds
     """How long the round stays open, counted from its opening."""
+    key_id: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
+    """The joint key to encrypt under; empty = in the clear."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
@@ -189,13 +193,29 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, tag="manifest"):
     final: bool = False
 
 
-class KeyMessage(msgspec.Struct, frozen=True, array_like=True, tag="keys"):
-    """One step of key generation; the body is sealed to its receiver where it is secret."""
+class KeyMember(msgspec.Struct, frozen=True, array_like=True):
+    """A leader that takes part in a key generation."""
+
+    leader: Id
+    sealing_key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class KeyOpen(msgspec.Struct, frozen=True, array_like=True, tag="keyopen"):
+    """The coordinator begins a key generation: who makes the key, and how many of them decrypt."""
 
     term: Count
     attempt: Count
-    step: Text
-    body: bytes
+    members: tuple[KeyMember, ...]
+    threshold: Count
+    params: Text
+    """Name of the parameter set."""
+
+
+class KeyOne(msgspec.Struct, frozen=True, array_like=True, tag="keyone"):
+    """A leader's broadcast of a key generation: its part of the public key and of the relinearisation key."""
+
+    contribution: bytes
+    relin: bytes
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True, tag="echo"):
@@ -205,19 +225,7 @@ class Echo(msgspec.Struct, frozen=True, array_like=True, tag="echo"):
 
 
 Message: TypeAlias = (
-    Status
-    | Telemetry
-    | Echo
-    | Assignment
-    | Receipt
-    | PartReceipt
-    | Pull
-    | Blocks
-    | Chunk
-    | RoundOpen
-    | Part
-    | Manifest
-    | KeyMessage
+    Status | Telemetry | Echo | Assignment | Receipt | PartReceipt | Pull | Blocks | Chunk | RoundOpen | Part | Manifest
 )
 
 MESSAGES_ON: dict[Kind, type[Message]] = {
@@ -232,8 +240,8 @@ MESSAGES_ON: dict[Kind, type[Message]] = {
     Kind.ROUND_OPEN: RoundOpen,
     Kind.CONTRIBUTION: Part,
     Kind.DECRYPT: Part,
-    Kind.SHARE: Part,
-    Kind.KEYS: KeyMessage,
+    Kind.SHARE: Part | PartReceipt,  # type: ignore[dict-item]
+    Kind.KEYS: Part | PartReceipt,  # type: ignore[dict-item]
     Kind.MANIFEST: Manifest,
     Kind.GLOBAL_PART: Part,
 }

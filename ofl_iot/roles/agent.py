@@ -1,4 +1,4 @@
-"""The agent on a device: the device machine, and the leader machine that an assignment switches on.
+"""The agent on a device: the device machine, the leader machine that an assignment switches on, the keeper of its keys.
 
 What a leader's own device says to it, and it to its device, goes straight across and not through the broker.
 """
@@ -10,33 +10,61 @@ from collections import deque
 from ofl_iot.protocol.codec import decode
 from ofl_iot.protocol.messages import Assignment, PartReceipt
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, ProtectContribution, Publish
+from ofl_iot.roles.commands import (
+    AnswerDecryption,
+    BeginKeys,
+    Command,
+    FinishKeys,
+    MakeSealingKey,
+    OpenLedger,
+    PrepareRelease,
+    ProtectContribution,
+    Publish,
+    TrainLocally,
+)
 from ofl_iot.roles.device import DeviceMachine
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
+    DecryptionAnswered,
     Event,
     JobFailed,
+    KeysBegun,
+    KeysFinished,
     LinkDown,
     LinkUp,
+    SealingKeyMade,
     Started,
     TimerFired,
 )
-from ofl_iot.roles.leader import LeaderMachine
+from ofl_iot.roles.keeper import KeeperMachine
+from ofl_iot.roles.leader import CONTRIBUTE, LeaderMachine
 from ofl_iot.roles.machine import Machine
 
-_FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.ROUND_OPEN, Kind.MANIFEST, Kind.GLOBAL_PART, Kind.DECRYPT}
+_FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.ROUND_OPEN, Kind.MANIFEST, Kind.GLOBAL_PART}
+_FOR_KEEPER = {Kind.KEYS, Kind.DECRYPT}
+_OWNER_OF_JOB = {
+    OpenLedger.__name__: "device",
+    TrainLocally.__name__: "device",
+    PrepareRelease.__name__: "device",
+    ProtectContribution.__name__: "leader",
+    MakeSealingKey.__name__: "keeper",
+    BeginKeys.__name__: "keeper",
+    FinishKeys.__name__: "keeper",
+    AnswerDecryption.__name__: "keeper",
+}
 
 
 class AgentMachine:
-    """Both roles of one device, as one machine."""
+    """All roles of one device, as one machine."""
 
-    def __init__(self, device: DeviceMachine, leader: LeaderMachine) -> None:
+    def __init__(self, device: DeviceMachine, leader: LeaderMachine, keeper: KeeperMachine) -> None:
         self.device = device
         self.leader = leader
+        self.keeper = keeper
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Give the event to the role it concerns; carry messages between the two roles."""
+        """Give the event to the roles it concerns; carry messages between them."""
         commands: list[Command] = []
         waiting = deque([(machine, event) for machine in self._concerned(event)])
         while waiting:
@@ -47,6 +75,8 @@ class AgentMachine:
                     commands.append(command)
                 else:
                     waiting.extend((other, local) for other in self._concerned(local))
+        if isinstance(event, Started):
+            self.device.sealing_key = self.keeper.sealing_public
         return commands
 
     def _across(self, command: Command) -> Arrived | None:
@@ -58,17 +88,28 @@ class AgentMachine:
 
     def _concerned(self, event: Event) -> list[Machine]:
         if isinstance(event, Started | LinkUp | LinkDown):
-            return [self.device, self.leader]
+            return [self.device, self.leader, self.keeper]
+        if isinstance(event, SealingKeyMade):
+            return [self.keeper, self.device]
         if isinstance(event, Arrived):
-            if isinstance(event.message, Assignment):
-                return [
-                    self.leader,
-                    self.device,
-                ]  # a new leader must be ready for its own device's first pull
-            to_leader = event.topic.kind in _FOR_LEADER or isinstance(event.message, PartReceipt)
-            return [self.leader] if to_leader else [self.device]
+            return self._reached_by(event)
+        return [self._owner_of(event)]
+
+    def _owner_of(self, event: Event) -> Machine:
+        """The one role that a timer or the result of a job belongs to."""
+        owners: dict[str, Machine] = {"device": self.device, "leader": self.leader, "keeper": self.keeper}
         if isinstance(event, TimerFired):
-            return [self.leader] if event.name.startswith("leader.") else [self.device]
+            return owners[event.name.partition(".")[0]]
         if isinstance(event, JobFailed):
-            return [self.leader] if event.job == ProtectContribution.__name__ else [self.device]
-        return [self.leader] if isinstance(event, ContributionProtected) else [self.device]
+            return owners[_OWNER_OF_JOB[event.job]]
+        if isinstance(event, KeysBegun | KeysFinished | DecryptionAnswered):
+            return self.keeper
+        return self.leader if isinstance(event, ContributionProtected) else self.device
+
+    def _reached_by(self, event: Arrived) -> list[Machine]:
+        message, kind = event.message, event.topic.kind
+        if isinstance(message, Assignment):
+            return [self.leader, self.device]  # a new leader must be ready for its own device's first pull
+        if kind in _FOR_KEEPER or (isinstance(message, PartReceipt) and message.stage != CONTRIBUTE):
+            return [self.keeper]
+        return [self.leader] if kind in _FOR_LEADER or isinstance(message, PartReceipt) else [self.device]

@@ -7,11 +7,14 @@ is stored: to a machine, a full disk looks like a crash.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
+
+from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import ChunkHead
-from ofl_iot.protocol.messages import Message
+from ofl_iot.protocol.messages import KeyOpen, Message
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.events import Vector
 from ofl_iot.roles.storage import StoreOp
@@ -107,11 +110,78 @@ class PrepareRelease:
 
 
 @dataclass(frozen=True)
+class MakeSealingKey:
+    """Draw the device's X25519 key; answers with SealingKeyMade."""
+
+
+class KeyMaterial(msgspec.Struct, frozen=True, array_like=True):
+    """What a leader holds of a joint key."""
+
+    opened: KeyOpen
+    key_id: bytes
+    public: bytes
+    share: bytes
+
+
+class CoordinatorKey(msgspec.Struct, frozen=True, array_like=True):
+    """What the coordinator holds of a joint key: nothing secret."""
+
+    opened: KeyOpen
+    key_id: bytes
+    public: bytes
+    relin: bytes
+
+
+@dataclass(frozen=True)
+class BeginKeys:
+    """A leader draws its secrets for a joint key; answers with KeysBegun."""
+
+    opened: KeyOpen
+    me: DeviceId
+    sealing_private: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FinishKeys:
+    """A leader sums what the others sent into its key share; answers with KeysFinished."""
+
+    opened: KeyOpen
+    me: DeviceId
+    sealing_private: bytes = field(repr=False)
+    secret: bytes = field(repr=False)
+    ones: dict[str, bytes] = field(repr=False)
+    deals: dict[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class MakeKeys:
+    """The coordinator sums the public parts of a joint key; answers with KeysMade."""
+
+    opened: KeyOpen
+    ones: dict[str, bytes] = field(repr=False)
+    twos: dict[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AnswerDecryption:
+    """A leader's part of a threshold decryption; answers with DecryptionAnswered. Never run twice for a request."""
+
+    key: KeyMaterial = field(repr=False)
+    me: DeviceId
+    round_no: int
+    label: str
+    request: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class ProtectContribution:
     """Bring a leader's update into the form the coordinator may have; answers with ContributionProtected."""
 
     round_no: int
     update: Vector
+    me: DeviceId
+    key: KeyMaterial | None = field(default=None, repr=False)
+    """None: in the clear."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +193,49 @@ class Contributed:
     sample_count: int
     updates: int
     """Chunks merged into it."""
+    members: int = 1
+    """Devices in its cluster."""
 
 
 @dataclass(frozen=True)
 class AggregateRound:
-    """Weigh and sum contributions; answers with RoundAggregated."""
+    """Weigh and sum contributions in the clear; answers with RoundAggregated."""
 
     round_no: int
     contributions: tuple[Contributed, ...]
+    evidence: dict[str, float] = field(default_factory=dict)
+    """The leaders' suspicion accounts."""
+
+
+@dataclass(frozen=True)
+class ScoreRound:
+    """Compute the scores of encrypted contributions; answers with DecryptionRequested."""
+
+    round_no: int
+    key: CoordinatorKey = field(repr=False)
+    contributions: tuple[Contributed, ...]
+    active: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WeighRound:
+    """Judge the decrypted scores, sum the encrypted contributions; answers with DecryptionRequested.
+
+    Without shares the round is weighed as before and its sum is encrypted afresh for another active set.
+    """
+
+    round_no: int
+    shares: dict[str, bytes] = field(repr=False)
+    active: tuple[str, ...]
+    evidence: dict[str, float]
+
+
+@dataclass(frozen=True)
+class FinishRound:
+    """Decrypt the weighted sum from the shares; answers with RoundAggregated."""
+
+    round_no: int
+    shares: dict[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -141,7 +246,22 @@ class EvaluateModel:
     params: Vector
 
 
-Job: TypeAlias = OpenLedger | TrainLocally | PrepareRelease | ProtectContribution | AggregateRound | EvaluateModel
+Job: TypeAlias = (
+    OpenLedger
+    | TrainLocally
+    | PrepareRelease
+    | MakeSealingKey
+    | BeginKeys
+    | FinishKeys
+    | ProtectContribution
+    | AnswerDecryption
+    | MakeKeys
+    | AggregateRound
+    | ScoreRound
+    | WeighRound
+    | FinishRound
+    | EvaluateModel
+)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""The coordinator: gathers the fleet, assigns it to leaders, runs rounds, publishes global models.
+"""The coordinator: gathers the fleet, assigns it to leaders, sees to lost ones, and lets the rounds run.
 
-    gathering ──enough devices──▶ assigned ──▶ round open ⇄ pause ──every T_rc rounds──▶ assigned anew
+    gathering ──enough devices──▶ assigned ──▶ rounds ──every T_rc rounds──▶ assigned anew
 
-Every decision is durable before it is published; a restart goes on from the last one. Algorithm 1 and 4.
+Every decision is durable before it is published; a restart goes on from the last one. Algorithm 1.
 """
 
 from __future__ import annotations
@@ -10,32 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import msgspec
-import numpy as np
-
 from ofl_iot.errors import RefusedError
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import Inclusion, Manifest, Part, RoundOpen, Status
-from ofl_iot.protocol.parts import digest_of, split_body
+from ofl_iot.protocol.messages import Part, PartReceipt, Status
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    CancelTimer,
-    Command,
-    Compute,
-    EvaluateModel,
-    Persist,
-    Publish,
-    SetTimer,
-    Subscribe,
-    tell,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, EvaluateModel, Persist, Publish, SetTimer, Subscribe, tell
 from ofl_iot.roles.events import (
     Arrived,
+    DecryptionRequested,
     Evaluated,
     Event,
     JobFailed,
+    KeysMade,
     LinkDown,
     LinkUp,
     RoundAggregated,
@@ -44,23 +32,14 @@ from ofl_iot.roles.events import (
     TimerFired,
     Vector,
 )
+from ofl_iot.roles.global_model import GlobalModel
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.roster import Roster
-from ofl_iot.roles.round import OpenRound
-from ofl_iot.roles.rules import FleetRules, RoundRules
-from ofl_iot.roles.storage import Put, Stored, StoreOp
+from ofl_iot.roles.rounds import OPEN, RoundCounter, Rounds
+from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules
+from ofl_iot.roles.storage import Stored
 
-STATE = "coordinator.state"
-GLOBAL_STAGE = "global"
-_GATHER, _OPEN, _REMIND, _DEADLINE, _GRACE = (
-    "coordinator.gather",
-    "coordinator.open",
-    "coordinator.remind",
-    "coordinator.deadline",
-    "coordinator.grace.",
-)
-_REMIND_S = 5.0
-_MISSES_BEFORE_REPLACEMENT = 2
+_GATHER, _GRACE = "coordinator.gather", "coordinator.grace."
 
 
 @dataclass(frozen=True)
@@ -71,41 +50,49 @@ class ModelProfile:
     initial: Vector
 
 
-class RoundCounter(msgspec.Struct, frozen=True, array_like=True):
-    """Where the rounds stand."""
+@dataclass(frozen=True)
+class CoordinatorRules:
+    """The sections of the settings that concern the coordinator."""
 
-    closed: int = 0
-    """Number of the last closed round: the version of the global model."""
-    opened: int = 0
-    """Number of the last opened round."""
-    attempt: int = 0
-    """Grows when an open round's contributions were lost with the process."""
-    completed: int = 0
-    """Rounds closed, abandoned ones not counted."""
-    since_reclustering: int = 0
+    rounds: RoundRules
+    fleet: FleetRules
+    protection: ProtectionRules
+    planning: FleetSettings
 
 
 class CoordinatorMachine:
     """The coordinator's decisions."""
 
-    def __init__(self, profile: ModelProfile, rounds: RoundRules, fleet: FleetRules, settings: FleetSettings) -> None:
-        self._profile = profile
-        self._rules = rounds
-        self._fleet = fleet
-        self.roster = Roster(settings)
-        self.model: Vector = profile.initial.astype(np.float32)
-        self.counter = RoundCounter()
-        self.manifest: Manifest | None = None
-        self.doubled_chunks = 0
-        self.finished = False
-        self._round: OpenRound | None = None
-        self._misses: dict[str, int] = {}
-        self._lost: set[DeviceId] = set()
-        """Leaders to be replaced as soon as no aggregation is under way."""
+    def __init__(self, profile: ModelProfile, rules: CoordinatorRules) -> None:
+        self._rounds_rules = rules.rounds
+        self._fleet = rules.fleet
+        self.roster = Roster(rules.planning)
+        self._model = GlobalModel(profile.model, profile.initial)
+        self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
         return collect(self._decide(event, now), event)
+
+    @property
+    def model(self) -> Vector:
+        """The present global model."""
+        return self._model.values
+
+    @property
+    def counter(self) -> RoundCounter:
+        """Where the rounds stand."""
+        return self._rounds.counter
+
+    @property
+    def doubled_chunks(self) -> int:
+        """Chunks that were settled twice; must be none."""
+        return self._rounds.doubled_chunks
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round is closed."""
+        return self._model.final
 
     def _decide(self, event: Event, now: float) -> Iterator[Command]:
         if isinstance(event, Started):
@@ -116,61 +103,55 @@ class CoordinatorMachine:
             yield from self._receive(event, now)
         elif isinstance(event, TimerFired):
             yield from self._timer(event.name, now)
-        elif isinstance(event, RoundAggregated):
-            yield from self._close(event, now)
         elif isinstance(event, Evaluated):
             yield tell("evaluated", round_no=event.round_no, accuracy=event.accuracy, loss=event.loss)
+        elif not isinstance(event, LinkDown | Stopping):
+            yield from self._computed(event, now)
+        if self._rounds.ended:
+            self._rounds.ended = False
+            yield from self._between_rounds(now)
+
+    def _computed(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, RoundAggregated):
+            yield from self._rounds.close(event)
+        elif isinstance(event, KeysMade):
+            yield from self._rounds.keys_made(event, now)
+        elif isinstance(event, DecryptionRequested):
+            yield from self._rounds.decryption_requested(event, now)
         elif isinstance(event, JobFailed):
             yield tell("job failed", "error", job=event.job, reason=event.reason)
             if event.job != EvaluateModel.__name__:
-                yield from self._abandon("the aggregation failed", now)
-        elif not isinstance(event, LinkDown | Stopping):
+                yield from self._rounds.abandon(event.reason)
+        else:
             raise TypeError(f"a coordinator does not expect {type(event).__name__}")
 
     # --- beginning
 
     def _start(self, stored: Stored, now: float) -> Iterator[Command]:
-        state = stored.get(STATE, {})
         self.roster.restore(stored)
-        if "counter" in state:
-            self.counter = msgspec.msgpack.decode(state["counter"], type=RoundCounter)
-            self.manifest = msgspec.msgpack.decode(state["manifest"], type=Manifest)
-            self.model = np.frombuffer(state["model"], np.float32).copy()
-            self.finished = self.manifest.final
-        else:
-            self.manifest = self._manifest_of(())
-            yield Persist(self._stored_model())
-        yield Subscribe(Kind.STATUS)
-        yield Subscribe(Kind.TELEMETRY)
-        yield Subscribe(Kind.CONTRIBUTION)
-        if self.finished:
-            return
-        if self.counter.opened > self.counter.closed and self.roster.seats():
-            self.counter = msgspec.structs.replace(self.counter, attempt=self.counter.attempt + 1)
-            yield Persist((self._stored_counter(),))
-            yield from self._open(now)
-        elif self.roster.plan:
-            yield SetTimer(_OPEN, now + self._rules.interval_s)
+        self._rounds.restore(stored)
+        if not self._model.restore(stored):
+            yield Persist(self._model.stored())
+        for kind in (Kind.STATUS, Kind.TELEMETRY, Kind.CONTRIBUTION, Kind.SHARE):
+            yield Subscribe(kind)
+        yield Subscribe(Kind.KEYS, receiver=COORDINATOR)
+        if self.roster.plan and not self.finished:
+            yield from self._rounds.resume(now)
 
     def _republish(self, now: float) -> Iterator[Command]:
         """A broker may have forgotten what it retained: say everything again that must be known."""
-        yield from self._publish_model()
+        yield from self._model.publish()
         if self.roster.plan:
             yield from self._publish_assignments(self.roster.devices)
-        if self._round:
-            yield from self._remind(now)
+        yield from self._rounds.say_again(now)
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
         if name == _GATHER:
             yield from self._begin(now)
-        elif name == _OPEN:
-            yield from self._open_next(now)
-        elif name == _REMIND:
-            yield from self._remind(now)
-        elif name == _DEADLINE:
-            yield from self._deadline(now)
         elif name.startswith(_GRACE):
             yield from self._grace_over(DeviceId(name.removeprefix(_GRACE)), now)
+        else:
+            yield from self._rounds.timer(name, now)
 
     def _begin(self, now: float) -> Iterator[Command]:
         """Form the first clusters when enough devices are online."""
@@ -180,29 +161,35 @@ class CoordinatorMachine:
             yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
             return
         yield from self._recluster()
-        yield SetTimer(_OPEN, now + self._rules.interval_s)
+        yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
+
+    # --- the fleet
+
+    def _between_rounds(self, now: float) -> Iterator[Command]:
+        """Re-cluster when it is time, replace who failed, and let the next round come."""
+        every = self._rounds_rules.recluster_every
+        if every and self.counter.since_reclustering >= every and not self.finished:
+            yield from self._recluster()
+        for leader in sorted(self._rounds.lost):
+            yield from self._replace(leader, now)
+        self._rounds.lost.clear()
+        if not self.finished:
+            yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
 
     def _recluster(self) -> Iterator[Command]:
-        yield Persist(tuple(self.roster.recluster()))
-        self._misses.clear()
-        self._lost.clear()
+        ops = self.roster.recluster()
+        self._rounds.reclustered()
+        yield Persist(tuple(ops))
         plan = self.roster.plan
-        assert plan is not None  # noqa: S101  # just made
-        yield tell(
-            "clustered",
-            term=plan.term,
-            clusters=len(plan.clusters),
-            leaders=[cluster.leader for cluster in plan.clusters],
-            churn=plan.churn,
-        )
+        if plan is not None:
+            leaders = [cluster.leader for cluster in plan.clusters]
+            yield tell("clustered", term=plan.term, clusters=len(leaders), leaders=leaders, churn=plan.churn)
         yield from self._publish_assignments(self.roster.devices)
 
     def _publish_assignments(self, devices: Iterable[DeviceId]) -> Iterator[Command]:
         for device in list(devices):
             if self.roster.cluster_of(device):
                 yield Publish(Topic(Kind.ASSIGNMENT, COORDINATOR, device), self.roster.assignment(device), retain=True)
-
-    # --- messages
 
     def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
         message, sender = event.message, event.topic.sender
@@ -211,13 +198,13 @@ class CoordinatorMachine:
         elif isinstance(message, Telemetry):
             if sender in self.roster.devices:
                 self.roster.devices[sender].telemetry = message
-        elif isinstance(message, Part):
-            yield from self._part(sender, message, now)
+        elif isinstance(message, Part | PartReceipt):
+            yield from self._rounds.receive(event.topic.kind, sender, message, now)
         else:
             raise RefusedError(f"a {event.topic.kind.name} message is not for the coordinator")
 
     def _status(self, device: DeviceId, status: Status, now: float) -> Iterator[Command]:
-        if status.model != self._profile.model or status.size != len(self.model):
+        if status.model != self._model.digest or status.size != len(self.model):
             raise RefusedError(f"{device} trains another model ({status.size} parameters)")
         ops = self.roster.heard(device, status, now)
         if ops:
@@ -227,169 +214,21 @@ class CoordinatorMachine:
                 yield SetTimer(_GRACE + device, now + self._fleet.leader_grace_s)
             return
         yield CancelTimer(_GRACE + device)
-        self._lost.discard(device)
         if self.roster.plan is None:
             if len(self.roster.online) == 1:
                 yield SetTimer(_GATHER, now + self._fleet.gather_s)
         elif self.roster.cluster_of(device) is None:
-            yield Persist(tuple(self.roster.join(device)))
-            cluster = self.roster.cluster_of(device)
-            assert cluster is not None  # noqa: S101  # it has just joined
-            yield tell("joined", device=device, leader=cluster.leader)
-            yield from self._publish_assignments({cluster.leader, device})
+            yield from self._join(device)
         elif status.term < self.roster.assignment(device).term:
             yield from self._publish_assignments((device,))
 
-    # --- rounds
-
-    def _open_next(self, now: float) -> Iterator[Command]:
-        if self._round or self.finished or not self.roster.seats():
-            return
-        opened = max(self.counter.opened, self.counter.closed) + 1
-        self.counter = msgspec.structs.replace(self.counter, opened=opened, attempt=0)
-        yield Persist((self._stored_counter(),))
-        yield from self._open(now)
-
-    def _open(self, now: float) -> Iterator[Command]:
-        opened = RoundOpen(
-            round_no=self.counter.opened,
-            attempt=self.counter.attempt,
-            seats=self.roster.seats(),
-            base_round=self.counter.closed,
-            deadline_s=self._rules.deadline_s,
-        )
-        self._round = OpenRound(opened, now + self._rules.deadline_s)
-        yield tell("round open", round_no=opened.round_no, leaders=len(opened.seats))
-        yield SetTimer(_DEADLINE, self._round.deadline)
-        yield from self._remind(now)
-
-    def _remind(self, now: float) -> Iterator[Command]:
-        """The opening is retained, but a leader whose session lost it must not miss the round."""
-        if self._round and not self._round.aggregating:
-            yield Publish(Topic(Kind.ROUND_OPEN, COORDINATOR), self._round.opened, retain=True)
-            yield SetTimer(_REMIND, now + _REMIND_S)
-
-    def _part(self, leader: DeviceId, part: Part, now: float) -> Iterator[Command]:
-        current = self._round
-        if current is None or current.aggregating:
-            raise RefusedError("no round is open")
-        settled = self.roster.settled_in(leader)
-        max_bytes = 64 * len(self.model) + 64 * 1024 * (len(settled) + 1)
-        receipt = current.take(leader, part, settled, max_bytes)
-        yield Publish(Topic(Kind.RECEIPT, COORDINATOR, leader), receipt)
-        if current.complete():
-            yield from self._aggregate(current, now)
-
-    def _deadline(self, now: float) -> Iterator[Command]:
-        current = self._round
-        if current is None or current.aggregating:
-            return
-        for leader in sorted(current.missing):
-            self._misses[leader] = self._misses.get(leader, 0) + 1
-            if self._misses[leader] >= _MISSES_BEFORE_REPLACEMENT:
-                self._lost.add(DeviceId(leader))
-        if current.has_quorum(self._rules.quorum):
-            yield from self._aggregate(current, now)
-        else:
-            came, asked = len(current.contributions), len(current.opened.seats)
-            yield from self._abandon(f"{came} of {asked} leaders contributed", now)
-
-    def _aggregate(self, current: OpenRound, now: float) -> Iterator[Command]:
-        if not current.has_news():
-            yield from self._abandon("no leader has merged anything", now)
-            return
-        yield CancelTimer(_DEADLINE)
-        yield CancelTimer(_REMIND)
-        yield Compute(current.job())
-
-    def _abandon(self, reason: str, now: float) -> Iterator[Command]:
-        """Give the round up; its contributions are part of the next one."""
-        if self._round:
-            yield tell("round abandoned", "warning", round_no=self._round.opened.round_no, reason=reason)
-            yield from self._pause(now)
-
-    def _pause(self, now: float) -> Iterator[Command]:
-        self._round = None
-        yield CancelTimer(_DEADLINE)
-        yield CancelTimer(_REMIND)
-        due = self._rules.recluster_every and self.counter.since_reclustering >= self._rules.recluster_every
-        if due and not self.finished:
-            self.counter = msgspec.structs.replace(self.counter, since_reclustering=0)
-            yield Persist((self._stored_counter(),))
-            yield from self._recluster()
-        for leader in sorted(self._lost):
-            yield from self._replace(leader)
-        if not self.finished:
-            yield SetTimer(_OPEN, now + self._rules.interval_s)
-
-    def _close(self, event: RoundAggregated, now: float) -> Iterator[Command]:
-        """Enter the new model and what it settles into the books, then publish it."""
-        current = self._round
-        if current is None or event.round_no != current.opened.round_no:
-            return
-        for leader, reason in event.refused.items():
-            yield tell("contribution refused", "warning", leader=leader, reason=reason)
-        model = self.model + event.update
-        if not event.weights or not np.isfinite(model).all():
-            yield from self._abandon("no usable contribution", now)
-            return
-        self.model = model
-        ops: list[StoreOp] = []
-        for leader in sorted(event.weights):
-            for settlement in current.contributions[leader].merged:
-                doubled, op = self.roster.settle(DeviceId(settlement.device), settlement.seqs)
-                self.doubled_chunks += doubled
-                ops.append(op)
-            self._misses.pop(leader, None)
-        completed = self.counter.completed + 1
-        self.counter = RoundCounter(
-            closed=event.round_no,
-            opened=event.round_no,
-            completed=completed,
-            since_reclustering=self.counter.since_reclustering + 1,
-        )
-        self.finished = self._rules.count > 0 and completed >= self._rules.count
-        self.manifest = self._manifest_of(self._inclusions(current.inclusions(set(event.weights))))
-        yield Persist((*ops, *self._stored_model()))
-        yield tell("round closed", round_no=event.round_no, completed=completed, weights=event.weights)
-        yield from self._publish_model()
-        yield Compute(EvaluateModel(event.round_no, self.model.copy()))
-        yield from self._pause(now)
-
-    def _inclusions(self, new: tuple[Inclusion, ...]) -> tuple[Inclusion, ...]:
-        """The last one of every leader in office."""
-        latest = {i.leader: i for i in (*(self.manifest.included if self.manifest else ()), *new)}
-        return tuple(each for leader, each in sorted(latest.items()) if self.roster.leads(DeviceId(leader)))
-
-    def _manifest_of(self, included: tuple[Inclusion, ...]) -> Manifest:
-        return Manifest(
-            round_no=self.counter.closed,
-            model=self._profile.model,
-            size=len(self.model),
-            digest=digest_of(self._body()),
-            included=included,
-            final=self.finished,
-        )
-
-    def _body(self) -> bytes:
-        return self.model.astype("<f4").tobytes()
-
-    def _publish_model(self) -> Iterator[Command]:
-        """The parts first, the manifest last: who has read the manifest finds all parts."""
-        assert self.manifest is not None  # noqa: S101  # made at the start
-        for part in split_body(self._body(), 0, self.counter.closed, GLOBAL_STAGE):
-            yield Publish(Topic(Kind.GLOBAL_PART, COORDINATOR, index=part.part), part, retain=True)
-        yield Publish(Topic(Kind.MANIFEST, COORDINATOR), self.manifest, retain=True)
-
-    def _stored_model(self) -> tuple[StoreOp, ...]:
-        return (
-            Put(STATE, "model", self.model.tobytes()),
-            Put(STATE, "manifest", msgspec.msgpack.encode(self.manifest)),
-            self._stored_counter(),
-        )
-
-    def _stored_counter(self) -> Put:
-        return Put(STATE, "counter", msgspec.msgpack.encode(self.counter))
+    def _join(self, device: DeviceId) -> Iterator[Command]:
+        """A late joiner is placed at once; its leader learns of it by a revised assignment."""
+        yield Persist(tuple(self.roster.join(device)))
+        cluster = self.roster.cluster_of(device)
+        if cluster is not None:
+            yield tell("joined", device=device, leader=cluster.leader)
+            yield from self._publish_assignments({cluster.leader, device})
 
     # --- lost leaders
 
@@ -397,27 +236,22 @@ class CoordinatorMachine:
         record = self.roster.devices.get(leader)
         if record is None or record.online or not self.roster.leads(leader):
             return
-        if self._round and self._round.aggregating:
-            self._lost.add(leader)  # its contribution may be about to be settled: wait for the books
-            return
-        yield from self._replace(leader)
-        if self._round and self._round.complete():
-            yield from self._aggregate(self._round, now)
+        if self._rounds.aggregating:
+            self._rounds.lost.add(leader)  # its contribution may be about to be settled: wait for the books
+        else:
+            yield from self._replace(leader, now)
 
-    def _replace(self, leader: DeviceId) -> Iterator[Command]:
+    def _replace(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """A deputy takes over under a new term; what the lost leader had merged is sent to it again."""
-        self._lost.discard(leader)
-        self._misses.pop(leader, None)
         if not self.roster.leads(leader):
             return
         heir, ops = self.roster.replace_leader(leader)
         if heir is None:
             yield tell("cluster without a live device", "warning", leader=leader)
             return
-        if self._round:
-            self._round.drop(leader)
         yield Persist(tuple(ops))
         yield tell("leader replaced", "warning", lost=leader, leader=heir, term=self.roster.terms[heir])
+        yield from self._rounds.seat_lost(leader, now)
         cluster = self.roster.cluster_of(heir)
-        assert cluster is not None  # noqa: S101  # the heir leads it
-        yield from self._publish_assignments(cluster.members)
+        if cluster is not None:
+            yield from self._publish_assignments(cluster.members)

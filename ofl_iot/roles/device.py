@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from ofl_iot.errors import PrivacyError, RefusedError
+from ofl_iot.errors import LateError, PrivacyError, RefusedError
 from ofl_iot.ids import DeviceId
 from ofl_iot.opportunity.plan import Plan
 from ofl_iot.protocol.chunks import ChunkHead
@@ -44,6 +44,7 @@ from ofl_iot.roles.events import (
     LinkUp,
     Measured,
     ReleasePrepared,
+    SealingKeyMade,
     Started,
     Stopping,
     TimerFired,
@@ -99,6 +100,8 @@ class DeviceMachine:
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size))
         self.outbox = Outbox(max_bytes=upload.max_outbox_bytes, window=upload.window, resend_s=upload.resend_s)
         self.assignment: Assignment | None = None
+        self.sealing_key = b""
+        """The public key that the device's keeper made."""
         self.acknowledged: set[int] = set()
         """Sequence numbers a leader confirmed in this process's life: what a run's audit checks."""
         self._linked = False
@@ -139,10 +142,18 @@ class DeviceMachine:
             yield from self._timer(event.name, now)
         elif isinstance(event, Measured):
             yield from self._measured(event.telemetry, now)
+        elif isinstance(event, SealingKeyMade):
+            self.sealing_key = event.public
+            if self._linked:
+                yield self._announce()
         elif isinstance(event, LedgerOpened):
             yield Persist(tuple(self.guard.open(event.ledger)))
             yield from self._train()
-        elif isinstance(event, Trained):
+        else:
+            yield from self._computed(event, now)
+
+    def _computed(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Trained):
             yield from self._trained(event, now)
         elif isinstance(event, ReleasePrepared):
             yield from self._prepared(event, now)
@@ -191,6 +202,7 @@ class DeviceMachine:
             size=self.profile.size,
             device_type=self.profile.device_type,
             released=self.outbox.next_seq - 1,
+            sealing_key=self.sealing_key,
         )
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
@@ -246,7 +258,7 @@ class DeviceMachine:
         if isinstance(message, Assignment):
             yield from self._assigned(message, now)
         elif self.assignment is None or sender != self.assignment.leader:
-            raise RefusedError(f"{sender} is not this device's leader")
+            raise LateError(f"{sender} is not this device's leader")
         elif isinstance(message, Receipt):
             yield from self._receipt(message, now)
         elif isinstance(message, Blocks):
@@ -275,7 +287,7 @@ class DeviceMachine:
     def _receipt(self, receipt: Receipt, now: float) -> Iterator[Command]:
         assert self.assignment is not None  # noqa: S101  # checked by _receive
         if receipt.term != self.assignment.term:
-            raise RefusedError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
+            raise LateError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
         self.acknowledged.update(receipt.stored)
         ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
         if ops:
@@ -291,7 +303,7 @@ class DeviceMachine:
     def _blocks(self, message: Blocks) -> Iterator[Command]:
         assert self.assignment is not None  # noqa: S101  # checked by _receive
         if message.term != self.assignment.term:
-            raise RefusedError(f"blocks of term {message.term}, this device is in {self.assignment.term}")
+            raise LateError(f"blocks of term {message.term}, this device is in {self.assignment.term}")
         for block in message.blocks:
             self.model.downloaded(block, message.dtype, message.round_no)
         if message.last and self._pulling:

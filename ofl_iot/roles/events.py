@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from ofl_iot.protocol.messages import Message
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Topic
 from ofl_iot.roles.storage import Stored
+
+if TYPE_CHECKING:
+    from ofl_iot.roles.commands import CoordinatorKey, KeyMaterial
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
@@ -88,6 +91,60 @@ class ReleasePrepared:
 
 
 @dataclass(frozen=True)
+class SealingKeyMade:
+    """The device's X25519 key."""
+
+    private: bytes = field(repr=False)
+    public: bytes
+
+
+@dataclass(frozen=True)
+class KeysBegun:
+    """A leader's secrets are drawn: what it broadcasts, and a sealed deal for each leader."""
+
+    term: int
+    attempt: int
+    secret: bytes = field(repr=False)
+    one: bytes = field(repr=False)
+    deals: dict[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class KeysFinished:
+    """A leader's share of the joint key is complete."""
+
+    term: int
+    attempt: int
+    material: KeyMaterial = field(repr=False)
+    two: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class KeysMade:
+    """The joint key's public parts are complete."""
+
+    key: CoordinatorKey = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DecryptionRequested:
+    """A ciphertext that the active set is to decrypt together."""
+
+    round_no: int
+    stage: str
+    request: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DecryptionAnswered:
+    """A leader's decryption share; it is stored before it is sent."""
+
+    round_no: int
+    label: str
+    share: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class ContributionProtected:
     """A leader's update in the form in which the coordinator may have it."""
 
@@ -105,6 +162,10 @@ class RoundAggregated:
     """Of the leaders whose contribution is in the sum, 0 for those found poisoned."""
     refused: dict[str, str]
     """Leaders whose contribution could not be used, and why."""
+    evidence: dict[str, float] = field(default_factory=dict)
+    """The leaders' suspicion accounts after this round."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why a leader was weighed down."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +196,12 @@ Event: TypeAlias = (
     | LedgerOpened
     | Trained
     | ReleasePrepared
+    | SealingKeyMade
+    | KeysBegun
+    | KeysFinished
+    | KeysMade
+    | DecryptionRequested
+    | DecryptionAnswered
     | ContributionProtected
     | RoundAggregated
     | Evaluated

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from ofl_iot.errors import DecodeError, RefusedError
+from ofl_iot.errors import DecodeError, LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.opportunity.merge import stalest_blocks
 from ofl_iot.protocol.chunks import Chunk
-from ofl_iot.protocol.codec import decode, encode, encode_contribution
+from ofl_iot.protocol.codec import decode, encode, encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
     Block,
@@ -38,6 +39,7 @@ from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
     Compute,
+    KeyMaterial,
     Persist,
     ProtectContribution,
     Publish,
@@ -84,15 +86,27 @@ class LeaderProfile:
     device: DeviceId
     model: bytes
     layout: BlockLayout
+    encrypted: bool = True
+    """Whether to contribute only under a joint key, unless there is no other cluster to hide among."""
+
+
+class Keys(Protocol):
+    """Where the leader finds the joint key; whoever takes part in its making fills it."""
+
+    @property
+    def material(self) -> KeyMaterial | None:
+        """The joint key, or None while there is none."""
+        ...
 
 
 class LeaderMachine:
     """One leader's decisions; it is idle until an assignment names its device as the leader."""
 
-    def __init__(self, profile: LeaderProfile, rules: LeaderRules, merging: Merging) -> None:
+    def __init__(self, profile: LeaderProfile, rules: LeaderRules, merging: Merging, keys: Keys) -> None:
         self.profile = profile
         self._rules = rules
         self._merging = merging
+        self._keys = keys
         self.cluster: ClusterModel | None = None
         self._assignment: Assignment | None = None
         self._members: dict[str, int] = {}
@@ -158,7 +172,7 @@ class LeaderMachine:
             if "body" in state:
                 self._sender = self._sender_of(state["body"], cluster.frozen_round)
             else:
-                yield Compute(ProtectContribution(cluster.frozen_round, cluster.frozen))
+                cluster.thaw()  # nothing of it has left: the round asks again
         yield from self._subscribe()
 
     def _subscribe(self) -> Iterator[Command]:
@@ -217,7 +231,7 @@ class LeaderMachine:
         if isinstance(message, Assignment):
             yield from self._assigned(message)
         elif self.cluster is None:
-            raise RefusedError("this device leads no cluster")
+            raise LateError("this device leads no cluster")
         elif isinstance(message, Chunk):
             yield from self._chunk(sender, message, now)
         elif isinstance(message, Pull):
@@ -259,7 +273,7 @@ class LeaderMachine:
 
     def _check_member(self, sender: DeviceId) -> None:
         if sender not in self._members:
-            raise RefusedError(f"{sender} is not in this cluster")
+            raise LateError(f"{sender} is not in this cluster")
 
     def _receipt(self, device: DeviceId, stored: tuple[int, ...]) -> Publish:
         assert self.cluster is not None  # noqa: S101  # only a leader writes receipts
@@ -273,7 +287,7 @@ class LeaderMachine:
         cluster, layout = self.cluster, self.profile.layout
         self._check_member(sender)
         if pull.term != cluster.term:
-            raise RefusedError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
+            raise LateError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
         if len(pull.seen) != 8 * layout.count:
             raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {layout.count}")
         if not cluster.ready:
@@ -330,10 +344,22 @@ class LeaderMachine:
                 self._sender.restart()
             yield from self._send_parts(now)
         elif opened.round_no > cluster.round_no:
+            key = self._key_for(opened)
             update = cluster.freeze(opened.round_no)
             self._sender = None
             yield Persist((*self._snapshot(), Delete(STATE, "body")))
-            yield Compute(ProtectContribution(opened.round_no, update.copy()))
+            yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key))
+
+    def _key_for(self, opened: RoundOpen) -> KeyMaterial | None:
+        """The key that the round names; None for a round in the clear, where that is allowed."""
+        if not opened.key_id:
+            if self.profile.encrypted and len(opened.seats) > 1:
+                raise RefusedError(f"round {opened.round_no} asks for cluster updates in the clear")
+            return None
+        material = self._keys.material
+        if material is None or material.key_id != opened.key_id:
+            raise LateError(f"round {opened.round_no} is under a key that is not here yet")
+        return material
 
     def _protected(self, event: ContributionProtected, now: float) -> Iterator[Command]:
         if self.cluster is None or self.cluster.frozen_round != event.round_no:
@@ -345,7 +371,7 @@ class LeaderMachine:
             sample_count=sum(self._members.values()),
             updates=sum(len(settlement.seqs) for settlement in merged),
         )
-        body = encode_contribution(contribution)
+        body = encode_body(contribution)
         self._sender = self._sender_of(body, event.round_no)
         yield Persist((Put(STATE, "body", body),))
         yield from self._send_parts(now)

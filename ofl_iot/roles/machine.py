@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from ofl_iot.errors import ProtocolError
+from ofl_iot.errors import LateError, ProtocolError
 from ofl_iot.roles.commands import Command, tell
 from ofl_iot.roles.events import Arrived, Event
 
@@ -27,7 +27,6 @@ def collect(decisions: Iterator[Command], event: Event) -> list[Command]:
         if not isinstance(event, Arrived):
             raise
         topic = event.topic
-        commands.append(
-            tell("message dropped", "warning", sender=topic.sender, kind=topic.kind.name, reason=str(error))
-        )
+        level = "debug" if isinstance(error, LateError) else "warning"
+        commands.append(tell("message dropped", level, sender=topic.sender, kind=topic.kind.name, reason=str(error)))
     return commands

@@ -13,7 +13,7 @@ import msgspec
 from ofl_iot.errors import PrivacyError
 from ofl_iot.privacy.events import DpSgdSteps, PaperRelease
 from ofl_iot.privacy.ledger import Ledger
-from ofl_iot.roles.rules import Positive
+from ofl_iot.roles.rules import AtLeastOne, NotNegative, Positive
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
 TABLE = "device.privacy"
@@ -27,9 +27,9 @@ class PrivacyRules(msgspec.Struct, frozen=True):
     epsilon: Positive = 8.0
     """Rigorous: the budget. In paper mode what is spent goes beyond any sensible one, and is reported."""
     delta: Positive = 1e-5
-    planned_steps: int = 2000
+    planned_steps: AtLeastOne = 1000
     """Rigorous: training steps that the budget is to last for; with the data size it decides the noise."""
-    noise_multiplier: float = 0.0
+    noise_multiplier: NotNegative = 0.0
     """Rigorous: standard deviation of the noise over `clip_norm`; 0 = the least that lasts for `planned_steps`."""
     clip_norm: Positive = 1.0
     """Rigorous: bound on one record's gradient."""

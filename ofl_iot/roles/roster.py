@@ -79,9 +79,12 @@ class Roster:
         known = self.devices.get(device)
         if known is None:
             self.devices[device] = DeviceRecord(status, status.online, now)
-        else:
-            known.status, known.online, known.since = status, status.online, now
-        return [] if known else [Put(DEVICES, device, msgspec.msgpack.encode(status))]
+            return [Put(DEVICES, device, msgspec.msgpack.encode(status))]
+        if not status.sealing_key:  # a last will was written before the key was made
+            status = msgspec.structs.replace(status, sealing_key=known.status.sealing_key)
+        news = status.sealing_key != known.status.sealing_key
+        known.status, known.online, known.since = status, status.online, now
+        return [Put(DEVICES, device, msgspec.msgpack.encode(status))] if news else []
 
     @property
     def online(self) -> list[DeviceId]:
@@ -106,6 +109,15 @@ class Roster:
     def seats(self) -> tuple[Seat, ...]:
         """Every leader with its term."""
         return tuple(Seat(leader, term) for leader, term in sorted(self._seats.terms.items()))
+
+    def sealing_keys(self) -> dict[str, bytes]:
+        """The leaders' public sealing keys; empty where one has not announced any."""
+        return {leader: self.devices[DeviceId(leader)].status.sealing_key for leader in self._seats.terms}
+
+    @property
+    def highest_term(self) -> int:
+        """The last number given to an assignment."""
+        return self._seats.term
 
     @property
     def terms(self) -> Mapping[str, int]:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ofl_iot.errors import RefusedError
-from ofl_iot.protocol.codec import decode_contribution
+from ofl_iot.protocol.codec import decode_body
 from ofl_iot.protocol.messages import Contribution, Inclusion, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import BodyJoiner
 from ofl_iot.protocol.seqset import SeqSet
-from ofl_iot.roles.commands import AggregateRound, Contributed
+from ofl_iot.roles.commands import Contributed
 
 
 @dataclass
@@ -58,7 +58,7 @@ class OpenRound:
             joiner = self._joiners[leader] = BodyJoiner.expecting(part, max_bytes)
         body = joiner.add(part)
         if body is not None:
-            contribution = decode_contribution(body)
+            contribution = decode_body(Contribution, body)
             for merged in contribution.merged:
                 if merged.device not in settled:
                     raise RefusedError(f"{leader} merged chunks of {merged.device}, which is not in its cluster")
@@ -82,19 +82,11 @@ class OpenRound:
         """Whether enough leaders have contributed to close without the others."""
         return len(self._contributions) >= max(1, math.ceil(quorum * len(self.opened.seats)))
 
-    def has_news(self) -> bool:
-        """Whether any contribution holds a merged chunk."""
-        return any(contribution.updates for contribution in self._contributions.values())
-
-    def job(self) -> AggregateRound:
-        """The aggregation of all that came; from here on the round takes nothing more."""
-        self.aggregating = True
-        return AggregateRound(
-            self.opened.round_no,
-            tuple(
-                Contributed(leader, each.payload, each.sample_count, each.updates)
-                for leader, each in sorted(self._contributions.items())
-            ),
+    def contributed(self, members: Mapping[str, int]) -> tuple[Contributed, ...]:
+        """All that came, as the aggregation takes it; `members` has the size of each leader's cluster."""
+        return tuple(
+            Contributed(leader, each.payload, each.sample_count, each.updates, members.get(leader, 1))
+            for leader, each in sorted(self._contributions.items())
         )
 
     def inclusions(self, leaders: set[str]) -> tuple[Inclusion, ...]:

@@ -17,8 +17,8 @@ class TrainingRules(msgspec.Struct, frozen=True):
     """Local training: the paper's T_lt steps between releases."""
 
     steps: AtLeastOne = 10
-    batch_size: AtLeastOne = 32
-    learning_rate: Positive = 0.1
+    batch_size: AtLeastOne = 16
+    learning_rate: Positive = 0.3
     momentum: Fraction = 0.0
     pause_s: NotNegative = 0.0
     """Rest between two trainings."""
@@ -62,6 +62,22 @@ class LeaderRules(msgspec.Struct, frozen=True):
     resend_s: Positive = 6.0
     half_precision: bool = True
     blocks_bytes: Annotated[int, msgspec.Meta(ge=1024, le=512 * 1024)] = 64 * 1024
+
+
+class ProtectionRules(msgspec.Struct, frozen=True):
+    """How cluster updates are hidden from the coordinator, and how poisoned ones are weighed down."""
+
+    mode: Literal["threshold", "clear"] = "threshold"
+    """threshold: encrypted under a joint key of the leaders. With a single cluster there is nothing to hide behind."""
+    params: Literal["main"] = "main"
+    threshold: Literal["all", "majority"] | int = "majority"
+    """How many leaders must decrypt together; one less may collude and learn nothing."""
+    s_factor: Literal["ledger", "mad", "delta", "literal", "mean"] = "ledger"
+    max_energy: Positive = 64.0
+    """Largest squared norm of an update for which scores are exact; beyond it a projection notices."""
+    key_deadline_s: Positive = 60.0
+    decryption_deadline_s: Positive = 30.0
+    resend_s: Positive = 6.0
 
 
 class RoundRules(msgspec.Struct, frozen=True):

@@ -1,61 +1,48 @@
-"""The form in which a cluster's update reaches the coordinator, and how it is aggregated in that form."""
+"""A round in the clear: the coordinator reads every cluster's update; it scores and weighs as on ciphertext."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
+from ofl_iot.errors import RoundError
+from ofl_iot.ids import DeviceId
+from ofl_iot.robust.scores import plain_scores
 from ofl_iot.roles.commands import AggregateRound, Contributed
 from ofl_iot.roles.events import RoundAggregated, Vector
+from ofl_iot.runtime.threshold import weigh
 
 
-class Protection(Protocol):
-    """Both ends of a contribution's way."""
+def aggregate_clear(job: AggregateRound, size: int, s_factor: str) -> RoundAggregated:
+    """The weighted sum of what is readable and not suspected."""
+    updates: dict[str, Vector] = {}
+    refused: dict[str, str] = {}
+    for each in job.contributions:
+        fault = _fault_of(each, size)
+        if fault:
+            refused[each.leader] = fault
+        else:
+            updates[each.leader] = np.frombuffer(each.payload, "<f4").astype(np.float32)
+    if not updates:
+        raise RoundError("no usable contribution")
+    by_leader = {each.leader: each for each in job.contributions}
+    scores = plain_scores({DeviceId(leader): update for leader, update in updates.items()})
+    weights, verdict = weigh(scores, by_leader, job.evidence, s_factor)
+    total = np.zeros(size, np.float32)
+    for leader, weight in weights.items():
+        total += np.float32(weight) * updates[leader]
+    return RoundAggregated(
+        job.round_no,
+        total,
+        weights,
+        refused,
+        {str(leader): value for leader, value in verdict.evidence_after.items()},
+        {str(leader): reason for leader, reason in verdict.reasons.items()},
+    )
 
-    def protect(self, update: Vector) -> bytes:
-        """The leader's side."""
-        ...
 
-    def aggregate(self, job: AggregateRound) -> RoundAggregated:
-        """The coordinator's side."""
-        ...
-
-
-class Clear:
-    """No protection: the coordinator reads every cluster's update.
-
-    The sum is weighted by the clusters' sample counts: Σ n_c u_c / Σ n_c over those that merged anything (Eq. 2).
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def protect(self, update: Vector) -> bytes:
-        """The update's bytes."""
-        return update.astype("<f4").tobytes()
-
-    def aggregate(self, job: AggregateRound) -> RoundAggregated:
-        """The weighted mean of what is readable."""
-        updates: dict[str, Vector] = {}
-        refused: dict[str, str] = {}
-        for each in job.contributions:
-            reason = self._fault_of(each)
-            if reason:
-                refused[each.leader] = reason
-            else:
-                updates[each.leader] = np.frombuffer(each.payload, "<f4").astype(np.float32)
-        raw = {c.leader: float(c.sample_count if c.updates else 0) for c in job.contributions if c.leader in updates}
-        total = sum(raw.values())
-        weights = {leader: value / total if total else 0.0 for leader, value in raw.items()}
-        update = np.zeros(self._size, np.float32)
-        for leader, weight in weights.items():
-            update += np.float32(weight) * updates[leader]
-        return RoundAggregated(job.round_no, update, weights, refused)
-
-    def _fault_of(self, contribution: Contributed) -> str:
-        if len(contribution.payload) != 4 * self._size:
-            return f"{len(contribution.payload)} bytes, not the {4 * self._size} of this model"
-        if not np.isfinite(np.frombuffer(contribution.payload, "<f4")).all():
-            return "a value is not finite"
-        return ""
+def _fault_of(contribution: Contributed, size: int) -> str:
+    if len(contribution.payload) != 4 * size:
+        return f"{len(contribution.payload)} bytes, not the {4 * size} of this model"
+    if not np.isfinite(np.frombuffer(contribution.payload, "<f4")).all():
+        return "a value is not finite"
+    return ""

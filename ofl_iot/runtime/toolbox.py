@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 
-from ofl_iot.errors import RoundError
 from ofl_iot.opportunity.ofactor import Density
 from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
 from ofl_iot.privacy.accountant import noise_multiplier_for
@@ -23,12 +23,20 @@ from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import split_update
 from ofl_iot.roles.commands import (
     AggregateRound,
+    AnswerDecryption,
+    BeginKeys,
     EvaluateModel,
+    FinishKeys,
+    FinishRound,
     Job,
+    MakeKeys,
+    MakeSealingKey,
     OpenLedger,
     PrepareRelease,
     ProtectContribution,
+    ScoreRound,
     TrainLocally,
+    WeighRound,
 )
 from ofl_iot.roles.device import DeviceRules
 from ofl_iot.roles.events import (
@@ -41,7 +49,9 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     Trained,
 )
-from ofl_iot.runtime.protection import Protection
+from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.runtime.protection import aggregate_clear
+from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto
 from ofl_iot.workloads.base import TrainJob, Workload
 
 
@@ -51,6 +61,21 @@ class Toolbox(Protocol):
     def run(self, job: Job) -> Event:
         """The job's result, JobFailed included; never raises for what a job may meet."""
         ...
+
+
+Tools: TypeAlias = dict[type, Callable[[Any], Event]]
+"""What runs a job of each type."""
+
+
+def run_job(tools: Tools, job: Job) -> Event:
+    """Run a job with the tool for it; its failure is an event as well."""
+    tool = tools.get(type(job))
+    if tool is None:
+        raise TypeError(f"this party does not run {type(job).__name__}")
+    try:
+        return tool(job)
+    except Exception as error:  # noqa: BLE001  # workloads raise what they like; the machine decides what follows
+        return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
 
 
 class Pace(Protocol):
@@ -76,43 +101,42 @@ class DeviceToolbox:
     """Opening the ledger, training, preparing releases, protecting contributions."""
 
     def __init__(
-        self, workload: Workload, rules: DeviceRules, protection: Protection, rng: np.random.Generator, density: Density
+        self, workload: Workload, rules: DeviceRules, crypto: LeaderCrypto, rng: np.random.Generator, density: Density
     ) -> None:
         self._workload = workload
         self._rules = rules
-        self._protection = protection
+        self._crypto = crypto
         self._rng = rng
         privacy = rules.privacy
         self._release = ReleaseSettings(mode=privacy.mode, density=density, eps1=privacy.eps1, eps2=privacy.eps2)
+        self._tools: Tools = {
+            OpenLedger: self._open_ledger,
+            TrainLocally: self._train,
+            PrepareRelease: self._prepare,
+            MakeSealingKey: crypto.make_sealing_key,
+            BeginKeys: crypto.begin_keys,
+            FinishKeys: crypto.finish_keys,
+            ProtectContribution: self._protect,
+            AnswerDecryption: crypto.answer,
+        }
 
     def run(self, job: Job) -> Event:
-        """Run one job; an arithmetic failure becomes JobFailed."""
-        try:
-            if isinstance(job, OpenLedger):
-                return LedgerOpened(self._open_ledger(job.stored))
-            if isinstance(job, TrainLocally):
-                return self._train(job)
-            if isinstance(job, PrepareRelease):
-                return self._prepare(job)
-            if isinstance(job, ProtectContribution):
-                return ContributionProtected(job.round_no, self._protection.protect(job.update))
-        except Exception as error:  # noqa: BLE001  # a job's failure is an event, whatever a workload raises
-            return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
-        raise TypeError(f"a device does not run {type(job).__name__}")
+        """Run one job; whatever a workload raises becomes JobFailed."""
+        return run_job(self._tools, job)
 
-    def _open_ledger(self, stored: bytes | None) -> Ledger:
+    def _open_ledger(self, job: OpenLedger) -> LedgerOpened:
         """The stored ledger goes on if the budget is the same; what it spent is never forgotten."""
         rules = self._rules.privacy
         # What the paper's mode composes to is beyond any budget (privacy.events): it is counted and reported.
         budget = Budget(math.inf if rules.mode == "paper" else rules.epsilon, rules.delta)
         ledger = Ledger(budget)
-        if stored is not None:
-            ledger = replace(Ledger.from_plain(msgspec.msgpack.decode(stored)), budget=budget)
+        if job.stored is not None:
+            ledger = replace(Ledger.from_plain(msgspec.msgpack.decode(job.stored)), budget=budget)
         if rules.mode == "paper":
-            return ledger
+            return LedgerOpened(ledger)
         rate = min(1.0, self._rules.training.batch_size / max(1, self._workload.sample_count))
         noise = rules.noise_multiplier or noise_multiplier_for(budget, rate, rules.planned_steps)
-        return ledger.allow(noise, rate)
+        return LedgerOpened(ledger.allow(noise, rate))
 
     def _train(self, job: TrainLocally) -> Trained:
         began = time.perf_counter()
@@ -131,6 +155,9 @@ class DeviceToolbox:
         )
         return Trained(job.params, result.params, result.loss, result.steps, time.perf_counter() - began)
 
+    def _protect(self, job: ProtectContribution) -> ContributionProtected:
+        return ContributionProtected(job.round_no, self._crypto.protect(job))
+
     def _prepare(self, job: PrepareRelease) -> ReleasePrepared:
         chosen = prepare_release(job.update, job.synced, job.synced_before, job.gamma, self._release, self._rng)
         pieces = split_update(
@@ -147,26 +174,25 @@ class DeviceToolbox:
 class CoordinatorToolbox:
     """Aggregating contributions, evaluating global models."""
 
-    def __init__(self, judge: Workload | None, protection: Protection) -> None:
+    def __init__(self, judge: Workload, crypto: CoordinatorCrypto, rules: ProtectionRules) -> None:
         self._judge = judge
-        self._protection = protection
+        self._rules = rules
+        self._tools: Tools = {
+            EvaluateModel: self._evaluate,
+            AggregateRound: self._aggregate,
+            MakeKeys: crypto.make_keys,
+            ScoreRound: crypto.score,
+            WeighRound: crypto.weigh,
+            FinishRound: crypto.finish,
+        }
 
     def run(self, job: Job) -> Event:
         """Run one job; a round that cannot be aggregated becomes JobFailed."""
-        try:
-            if isinstance(job, AggregateRound):
-                return self._aggregate(job)
-            if isinstance(job, EvaluateModel):
-                return self._evaluate(job)
-        except Exception as error:  # noqa: BLE001  # a job's failure is an event
-            return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
-        raise TypeError(f"a coordinator does not run {type(job).__name__}")
+        return run_job(self._tools, job)
 
     def _aggregate(self, job: AggregateRound) -> RoundAggregated:
-        return self._protection.aggregate(job)
+        return aggregate_clear(job, self._judge.size, self._rules.s_factor)
 
     def _evaluate(self, job: EvaluateModel) -> Evaluated:
-        if self._judge is None:
-            raise RoundError("no held-out data at the coordinator")
         result = self._judge.evaluate(job.params)
         return Evaluated(job.round_no, result.accuracy, result.loss)

@@ -20,12 +20,14 @@ from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import (
     AggregateRound,
+    EvaluateModel,
     Job,
+    MakeSealingKey,
     PrepareRelease,
     ProtectContribution,
     TrainLocally,
 )
-from ofl_iot.roles.coordinator import CoordinatorMachine, ModelProfile
+from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.device import DeviceMachine, DeviceProfile, DeviceRules
 from ofl_iot.roles.events import (
     ContributionProtected,
@@ -33,12 +35,22 @@ from ofl_iot.roles.events import (
     Event,
     ReleasePrepared,
     RoundAggregated,
+    SealingKeyMade,
     Trained,
 )
+from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
-from ofl_iot.roles.privacy_guard import PrivacyRules
 from ofl_iot.roles.outbox import TABLE as OUTBOX
-from ofl_iot.roles.rules import DownloadRules, FleetRules, LeaderRules, RoundRules, TrainingRules, UploadRules
+from ofl_iot.roles.privacy_guard import PrivacyRules
+from ofl_iot.roles.rules import (
+    DownloadRules,
+    FleetRules,
+    LeaderRules,
+    ProtectionRules,
+    RoundRules,
+    TrainingRules,
+    UploadRules,
+)
 from ofl_iot.roles.storage import Put, StoreOp
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.virtual import Party, VirtualWorld
@@ -90,6 +102,9 @@ class TallyToolbox:
             for each in job.contributions:
                 total += np.frombuffer(each.payload, np.float32)
             return RoundAggregated(job.round_no, total, {each.leader: 1.0 for each in job.contributions}, {})
+        if isinstance(job, MakeSealingKey):
+            return SealingKeyMade(bytes(32), bytes([1]) * 32)
+        assert isinstance(job, EvaluateModel)
         return Evaluated(job.round_no, 0.0, 0.0)
 
 
@@ -144,9 +159,12 @@ class TallyWorld:
     def _make_coordinator(self) -> CoordinatorMachine:
         self.coordinator = CoordinatorMachine(
             ModelProfile(MODEL, np.zeros(self.devices, np.float32)),
-            RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=self.recluster_every),
-            FleetRules(min_devices=2, gather_s=1.0, leader_grace_s=4.0, heartbeat_s=5.0),
-            FleetSettings(),
+            CoordinatorRules(
+                rounds=RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=self.recluster_every),
+                fleet=FleetRules(min_devices=2, gather_s=1.0, leader_grace_s=4.0, heartbeat_s=5.0),
+                protection=ProtectionRules(mode="clear"),
+                planning=FleetSettings(),
+            ),
         )
         return self.coordinator
 
@@ -161,12 +179,14 @@ class TallyWorld:
                     privacy=PrivacyRules(mode="off"),
                 ),
             )
+            keeper = KeeperMachine(name, 2.0)
             leader = LeaderMachine(
-                LeaderProfile(name, MODEL, device.model.layout),
+                LeaderProfile(name, MODEL, device.model.layout, encrypted=False),
                 LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, half_precision=False),
                 Unweighted(),
+                keeper,
             )
-            agent = self.agents[name] = AgentMachine(device, leader)
+            agent = self.agents[name] = AgentMachine(device, leader, keeper)
             return agent
 
         will = make().device.status(online=False)

@@ -1,0 +1,140 @@
+"""Threshold decryption at the coordinator: scores first, then the model; it survives members that vanish.
+
+    scores asked ─▶ shares of the active set ─▶ weighed ─▶ model asked ─▶ shares ─▶ finished
+
+The active set is fixed before anyone answers. When a member does not answer in time, the coordinator makes a freshly
+re-randomised ciphertext for those who did; with fewer than the threshold the round is abandoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ofl_iot.errors import LateError, RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.messages import Part, PartReceipt
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    Compute,
+    Contributed,
+    CoordinatorKey,
+    FinishRound,
+    Publish,
+    ScoreRound,
+    SetTimer,
+    WeighRound,
+)
+from ofl_iot.roles.events import DecryptionRequested
+from ofl_iot.roles.exchange import BodyExchange
+from ofl_iot.roles.rules import ProtectionRules
+
+RESEND, DEADLINE = "coordinator.decryption.resend", "coordinator.decryption.deadline"
+SCORES, MODEL = "scores", "model"
+
+
+class Decryption:
+    """The decryption of one round."""
+
+    def __init__(
+        self,
+        key: CoordinatorKey,
+        round_no: int,
+        contributions: tuple[Contributed, ...],
+        evidence: dict[str, float],
+        rules: ProtectionRules,
+    ) -> None:
+        self._key = key
+        self._round_no = round_no
+        self._contributions = contributions
+        self._evidence = evidence
+        self._rules = rules
+        members = {member.leader for member in key.opened.members}
+        self._active = tuple(sorted(members & {c.leader for c in contributions}))
+        self._stage = SCORES
+        self._turn = 0
+        """Grows with every request: what answers an earlier one is void."""
+        self._exchange: BodyExchange | None = None
+        self._shares: dict[str, bytes] = {}
+
+    @property
+    def possible(self) -> bool:
+        """Whether enough members are there to decrypt."""
+        return len(self._active) >= self._key.opened.threshold
+
+    def begin(self) -> Iterator[Command]:
+        """Compute the scores on ciphertext."""
+        yield Compute(ScoreRound(self._round_no, self._key, self._contributions, self._active))
+
+    def requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
+        """A ciphertext is ready to be decrypted by the active set."""
+        if event.round_no != self._round_no or event.stage != self._stage:
+            return
+        self._turn += 1
+        self._shares = {}
+        max_bytes = 64 + 2 * len(event.request)
+        self._exchange = BodyExchange(
+            self._key.opened.term, self._round_no, resend_s=self._rules.resend_s, max_bytes=max_bytes + (1 << 20)
+        )
+        for leader in self._active:
+            self._exchange.send(leader, self._label(), event.request)
+        yield SetTimer(DEADLINE, now + self._rules.decryption_deadline_s)
+        yield from self.send_due(now)
+
+    def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
+        """A part of a share, or a receipt for parts of the request."""
+        if self._exchange is None or sender not in self._active:
+            raise RefusedError(f"{sender} is not asked to decrypt")
+        if isinstance(message, PartReceipt):
+            self._exchange.confirm(sender, message)
+            yield from self.send_due(now)
+            return
+        if message.stage != self._label():
+            raise LateError(f"a share for {message.stage}, not {self._label()}")
+        receipt, body = self._exchange.take(sender, message)
+        yield Publish(Topic(Kind.RECEIPT, COORDINATOR, sender), receipt)
+        if body is not None:
+            self._shares[sender] = body
+        if len(self._shares) == len(self._active):
+            yield from self._next_stage()
+
+    def deadline(self) -> Iterator[Command]:
+        """Go on with those who answered: another set, another ciphertext."""
+        self._active = tuple(leader for leader in self._active if leader in self._shares)
+        self._exchange, self._shares = None, {}
+        if self.possible:
+            yield from self._ask_again()
+
+    def send_due(self, now: float) -> Iterator[Command]:
+        """Send what was not confirmed."""
+        if self._exchange is None:
+            return
+        for peer, part in self._exchange.due(now):
+            yield Publish(Topic(Kind.DECRYPT, COORDINATOR, DeviceId(peer)), part)
+        if self._exchange.pending:
+            yield SetTimer(RESEND, now + self._rules.resend_s)
+
+    @staticmethod
+    def stop() -> Iterator[Command]:
+        """Forget the timers."""
+        yield CancelTimer(DEADLINE)
+        yield CancelTimer(RESEND)
+
+    def _next_stage(self) -> Iterator[Command]:
+        shares, self._shares, self._exchange = self._shares, {}, None
+        yield from self.stop()
+        if self._stage == SCORES:
+            self._stage = MODEL
+            yield Compute(WeighRound(self._round_no, shares, self._active, dict(self._evidence)))
+        else:
+            yield Compute(FinishRound(self._round_no, shares))
+
+    def _ask_again(self) -> Iterator[Command]:
+        if self._stage == SCORES:
+            yield from self.begin()
+        else:
+            yield Compute(WeighRound(self._round_no, {}, self._active, dict(self._evidence)))
+
+    def _label(self) -> str:
+        return f"{self._stage}.{self._turn}"

@@ -1,0 +1,69 @@
+"""Bodies to and from several peers, in parts, each until it is confirmed: key generation and decryption stand on it."""
+
+from __future__ import annotations
+
+from ofl_iot.errors import LateError
+from ofl_iot.protocol.messages import Part, PartReceipt
+from ofl_iot.protocol.parts import BodyJoiner, split_body
+from ofl_iot.roles.part_sender import PartSender
+
+
+class BodyExchange:
+    """One conversation, known by its term and number; parts of any other are refused."""
+
+    def __init__(self, term: int, number: int, *, resend_s: float, max_bytes: int) -> None:
+        self.term = term
+        self.number = number
+        self._resend_s = resend_s
+        self._max_bytes = max_bytes
+        self._senders: dict[tuple[str, str], PartSender] = {}
+        self._joiners: dict[tuple[str, str], BodyJoiner] = {}
+        self._received: dict[tuple[str, str], bytes] = {}
+
+    def send(self, peer: str, stage: str, body: bytes) -> None:
+        """Begin to send a body; `due` says what to publish when."""
+        parts = split_body(body, self.term, self.number, stage)
+        self._senders[peer, stage] = PartSender(parts, resend_s=self._resend_s)
+
+    def forget(self, stage: str) -> None:
+        """Give a stage up: nothing more of it is sent, what came of it is void."""
+        for held in (self._senders, self._joiners, self._received):
+            for key in [key for key in held if key[1] == stage]:
+                del held[key]
+
+    def due(self, now: float) -> list[tuple[str, Part]]:
+        """Peers and parts to send now."""
+        return [(peer, part) for (peer, _), sender in self._senders.items() for part in sender.due(now)]
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything still waits for its confirmation."""
+        return any(not sender.done for sender in self._senders.values())
+
+    def link_lost(self) -> None:
+        """What was under way may be lost."""
+        for sender in self._senders.values():
+            sender.link_lost()
+
+    def confirm(self, peer: str, receipt: PartReceipt) -> None:
+        """A peer holds these parts."""
+        sender = self._senders.get((peer, receipt.stage))
+        if sender and (receipt.term, receipt.round_no) == (self.term, self.number):
+            sender.confirm(receipt.parts)
+
+    def take(self, peer: str, part: Part) -> tuple[PartReceipt, bytes | None]:
+        """Take a part; the receipt to answer with, and the body when this part completed it."""
+        if (part.term, part.round_no) != (self.term, self.number):
+            raise LateError(f"a part of exchange {part.term}.{part.round_no}, not {self.term}.{self.number}")
+        receipt = PartReceipt(part.term, part.round_no, part.stage, (part.part,))
+        key = (peer, part.stage)
+        if key in self._received:
+            return receipt, None
+        joiner = self._joiners.get(key)
+        if joiner is None or joiner.digest != part.digest:
+            joiner = self._joiners[key] = BodyJoiner.expecting(part, self._max_bytes)
+        body = joiner.add(part)
+        if body is not None:
+            del self._joiners[key]
+            self._received[key] = b""
+        return receipt, body

@@ -1,0 +1,88 @@
+"""The global model at the coordinator: its versions, what they settle, how they are published and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+
+from ofl_iot.ids import COORDINATOR
+from ofl_iot.protocol.messages import Inclusion, Manifest
+from ofl_iot.protocol.parts import digest_of, split_body
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.commands import Command, Publish
+from ofl_iot.roles.events import Vector
+from ofl_iot.roles.storage import Put, Stored, StoreOp
+
+TABLE = "coordinator.model"
+_STAGE = "global"
+
+
+class GlobalModel:
+    """One vector, versioned by the round that made it."""
+
+    def __init__(self, digest: bytes, initial: Vector) -> None:
+        self.digest = digest
+        self.values: Vector = initial.astype(np.float32)
+        self._manifest = self._describe(0, (), final=False)
+
+    @property
+    def final(self) -> bool:
+        """Whether the last round is closed."""
+        return self._manifest.final
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is published about the present version."""
+        return self._manifest
+
+    def restore(self, stored: Stored) -> bool:
+        """Take up a stored version; False when there is none."""
+        rows = stored.get(TABLE, {})
+        if "manifest" not in rows:
+            return False
+        self._manifest = msgspec.msgpack.decode(rows["manifest"], type=Manifest)
+        self.values = np.frombuffer(rows["values"], np.float32).copy()
+        return True
+
+    def advance(
+        self,
+        values: Vector,
+        round_no: int,
+        included: tuple[Inclusion, ...],
+        in_office: Callable[[str], bool],
+        *,
+        final: bool,
+    ) -> None:
+        """The next version. The manifest keeps the last inclusion of every leader in office."""
+        self.values = values
+        latest = {each.leader: each for each in (*self._manifest.included, *included)}
+        kept = tuple(each for leader, each in sorted(latest.items()) if in_office(leader))
+        self._manifest = self._describe(round_no, kept, final=final)
+
+    def publish(self) -> Iterator[Command]:
+        """The parts first, the manifest last: who has read the manifest finds all parts."""
+        for part in split_body(self._body(), 0, self._manifest.round_no, _STAGE):
+            yield Publish(Topic(Kind.GLOBAL_PART, COORDINATOR, index=part.part), part, retain=True)
+        yield Publish(Topic(Kind.MANIFEST, COORDINATOR), self._manifest, retain=True)
+
+    def stored(self) -> tuple[StoreOp, ...]:
+        """What must survive a restart."""
+        return (
+            Put(TABLE, "values", self.values.tobytes()),
+            Put(TABLE, "manifest", msgspec.msgpack.encode(self._manifest)),
+        )
+
+    def _describe(self, round_no: int, included: tuple[Inclusion, ...], *, final: bool) -> Manifest:
+        return Manifest(
+            round_no=round_no,
+            model=self.digest,
+            size=len(self.values),
+            digest=digest_of(self._body()),
+            included=included,
+            final=final,
+        )
+
+    def _body(self) -> bytes:
+        return self.values.astype("<f4").tobytes()

@@ -1,0 +1,167 @@
+"""The keeper of a device's keys: takes part in key generation and answers decryption requests, each once.
+
+A decryption share is made once for a request, stored, and sent again as the same bytes: with two answers to one
+ciphertext the noise in them could be averaged away, and with it what hides the key share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ofl_iot.errors import LateError, RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.messages import Part, PartReceipt
+from ofl_iot.protocol.parts import digest_of
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.commands import (
+    AnswerDecryption,
+    CancelTimer,
+    Command,
+    Compute,
+    KeyMaterial,
+    Persist,
+    Publish,
+    SetTimer,
+    Subscribe,
+    tell,
+)
+from ofl_iot.roles.events import (
+    Arrived,
+    DecryptionAnswered,
+    Event,
+    JobFailed,
+    KeysBegun,
+    KeysFinished,
+    LinkDown,
+    LinkUp,
+    SealingKeyMade,
+    Started,
+    TimerFired,
+)
+from ofl_iot.roles.exchange import BodyExchange
+from ofl_iot.roles.keyring import RESEND as KEY_RESEND
+from ofl_iot.roles.keyring import KeyRing
+from ofl_iot.roles.machine import collect
+from ofl_iot.roles.storage import DeleteTable, Put, Stored
+
+SHARES = "keeper.shares"
+_RESEND = "keeper.shares.resend"
+_MAX_REQUEST_BYTES = 1 << 30
+_MAX_REQUESTS = 8
+"""Decryption requests of one round that a keeper answers: scores and model, each with a few changes of the set."""
+
+
+class KeeperMachine:
+    """One device's part in what the leaders do together."""
+
+    def __init__(self, me: DeviceId, resend_s: float) -> None:
+        self._me = me
+        self._resend_s = resend_s
+        self._ring = KeyRing(me, resend_s)
+        self._exchange: BodyExchange | None = None
+        self._asked: dict[str, str] = {}
+        self._shares: dict[str, bytes] = {}
+        """By the digest of their request."""
+
+    @property
+    def material(self) -> KeyMaterial | None:
+        """The joint key that this device has a share of."""
+        return self._ring.material
+
+    @property
+    def sealing_public(self) -> bytes:
+        """The key that others seal to; empty until it is made."""
+        return self._ring.sealing_public
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event, decide, and say what to do."""
+        return collect(self._decide(event, now), event)
+
+    def _decide(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Started):
+            yield from self._start(event.stored)
+        elif isinstance(event, LinkUp):
+            yield from self._ring.send_due(now)
+            yield from self._send(now)
+        elif isinstance(event, LinkDown):
+            self._ring.link_lost()
+            if self._exchange:
+                self._exchange.link_lost()
+        elif isinstance(event, Arrived):
+            yield from self._receive(event, now)
+        elif isinstance(event, SealingKeyMade):
+            yield from self._ring.sealing_key_made(event)
+        elif isinstance(event, KeysBegun):
+            yield from self._ring.begun(event, now)
+        elif isinstance(event, KeysFinished):
+            yield from self._ring.finished(event, now)
+        elif isinstance(event, DecryptionAnswered):
+            yield from self._answered(event, now)
+        elif isinstance(event, TimerFired):
+            yield from self._ring.send_due(now) if event.name == KEY_RESEND else self._send(now)
+        elif isinstance(event, JobFailed):
+            yield tell("key work failed", "error", job=event.job, reason=event.reason)
+
+    def _start(self, stored: Stored) -> Iterator[Command]:
+        self._shares = {str(digest): share for digest, share in stored.get(SHARES, {}).items()}
+        yield Subscribe(Kind.KEYS, receiver=self._me)
+        yield Subscribe(Kind.DECRYPT, receiver=self._me)
+        yield from self._ring.start(stored)
+
+    def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
+        message, sender = event.message, event.topic.sender
+        if not isinstance(message, Part | PartReceipt):
+            raise RefusedError(f"a {event.topic.kind.name} message is not for a keeper")
+        if event.topic.kind == Kind.KEYS:
+            yield from self._ring.receive(sender, message, now)
+        elif sender != COORDINATOR:
+            raise RefusedError(f"{sender} is not the coordinator")
+        elif isinstance(message, PartReceipt):
+            if self._exchange:
+                self._exchange.confirm(sender, message)
+                yield from self._send(now)
+        else:
+            yield from self._request(message, now)
+
+    def _request(self, part: Part, now: float) -> Iterator[Command]:
+        key = self.material
+        if key is None or part.term != key.opened.term:
+            raise LateError(f"a request to decrypt under the key of term {part.term}")
+        if self._exchange is None or (part.term, part.round_no) > (self._exchange.term, self._exchange.number):
+            self._exchange = BodyExchange(
+                part.term, part.round_no, resend_s=self._resend_s, max_bytes=_MAX_REQUEST_BYTES
+            )
+            self._asked = {}
+        receipt, request = self._exchange.take(COORDINATOR, part)
+        yield Publish(Topic(Kind.SHARE, self._me), receipt)
+        if request is None:
+            return
+        if len(self._asked) >= _MAX_REQUESTS:
+            raise RefusedError(f"more than {_MAX_REQUESTS} requests to decrypt in round {part.round_no}")
+        digest = self._asked[part.stage] = digest_of(request).hex()
+        if digest in self._shares:
+            self._exchange.send(COORDINATOR, part.stage, self._shares[digest])
+            yield from self._send(now)
+        else:
+            yield Compute(AnswerDecryption(key, self._me, part.round_no, part.stage, request))
+
+    def _answered(self, event: DecryptionAnswered, now: float) -> Iterator[Command]:
+        if self._exchange is None or self._exchange.number != event.round_no or event.label not in self._asked:
+            return  # the round has passed
+        digest = self._asked[event.label]
+        ops = [] if digest in self._shares else [Put(SHARES, digest, event.share)]
+        if len(self._shares) > 4 * _MAX_REQUESTS:
+            self._shares = {}
+            ops = [DeleteTable(SHARES), *ops]  # type: ignore[list-item]
+        share = self._shares.setdefault(digest, event.share)
+        if ops:
+            yield Persist(tuple(ops))
+        self._exchange.send(COORDINATOR, event.label, share)
+        yield from self._send(now)
+
+    def _send(self, now: float) -> Iterator[Command]:
+        if self._exchange is None:
+            return
+        for _, part in self._exchange.due(now):
+            yield Publish(Topic(Kind.SHARE, self._me), part)
+        yield SetTimer(_RESEND, now + self._resend_s) if self._exchange.pending else CancelTimer(_RESEND)

@@ -1,0 +1,178 @@
+"""The leader's side of key generation: no dealer, and no secret key that exists in one place.
+
+    open (coordinator) ─▶ draw secrets ─▶ broadcast one, seal a deal to each other leader
+    all ones and deals here ─▶ key share stored ─▶ two (to the coordinator)
+
+A leader that restarts in the middle has nothing to go on with: the coordinator begins another attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from ofl_iot.errors import LateError, RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.codec import decode_body
+from ofl_iot.protocol.messages import KeyOpen, Part, PartReceipt
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.commands import (
+    BeginKeys,
+    CancelTimer,
+    Command,
+    Compute,
+    FinishKeys,
+    KeyMaterial,
+    MakeSealingKey,
+    Persist,
+    Publish,
+    SetTimer,
+    tell,
+)
+from ofl_iot.roles.events import KeysBegun, KeysFinished, SealingKeyMade
+from ofl_iot.roles.exchange import BodyExchange
+from ofl_iot.roles.storage import Put, Stored
+
+TABLE = "keeper.keys"
+RESEND = "keeper.keys.resend"
+OPEN, ONE, DEAL, TWO = "open", "one", "deal", "two"
+MAX_BODY_BYTES = 1 << 24
+
+
+class KeyRing:
+    """A device's sealing key, the key generation under way, and the joint key it has a share of."""
+
+    def __init__(self, me: DeviceId, resend_s: float) -> None:
+        self._me = me
+        self._resend_s = resend_s
+        self._sealing_private: bytes | None = None
+        self.sealing_public = b""
+        self.material: KeyMaterial | None = None
+        self._opened: KeyOpen | None = None
+        self._exchange: BodyExchange | None = None
+        self._opening = BodyExchange(0, 0, resend_s=resend_s, max_bytes=1 << 20)
+        self._begun: KeysBegun | None = None
+        self._ones: dict[str, bytes] = {}
+        self._deals: dict[str, bytes] = {}
+        self._early: list[tuple[DeviceId, Part]] = []
+
+    def start(self, stored: Stored) -> Iterator[Command]:
+        """Take up the stored keys; a new device makes its sealing key."""
+        rows = stored.get(TABLE, {})
+        if "material" in rows:
+            self.material = msgspec.msgpack.decode(rows["material"], type=KeyMaterial)
+        if "private" in rows:
+            self._sealing_private, self.sealing_public = rows["private"], rows["public"]
+        else:
+            yield Compute(MakeSealingKey())
+
+    def sealing_key_made(self, event: SealingKeyMade) -> Iterator[Command]:
+        """Keep the new sealing key; the device announces its public half."""
+        self._sealing_private, self.sealing_public = event.private, event.public
+        yield Persist((Put(TABLE, "private", event.private), Put(TABLE, "public", event.public)))
+
+    def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
+        """A part or a receipt of a key generation."""
+        if isinstance(message, PartReceipt):
+            if self._exchange:
+                self._exchange.confirm(sender, message)
+                yield from self._send(now)
+            return
+        if message.stage == OPEN:
+            yield from self._take_opening(sender, message)
+            return
+        if self._exchange is None or (message.term, message.round_no) > (self._exchange.term, self._exchange.number):
+            self._early = [*self._early[-256:], (sender, message)]  # another leader heard of the opening before us
+            return
+        receipt, body = self._exchange.take(sender, message)
+        yield Publish(Topic(Kind.KEYS, self._me, sender), receipt)
+        if body is not None:
+            self._keep(sender, message.stage, body)
+            yield from self._finish_if_complete()
+
+    def begun(self, event: KeysBegun, now: float) -> Iterator[Command]:
+        """The secrets are drawn: broadcast and deal."""
+        opened = self._opened
+        if opened is None or self._exchange is None or (event.term, event.attempt) != (opened.term, opened.attempt):
+            return
+        self._begun = event
+        self._ones[self._me] = event.one
+        self._deals[self._me] = event.deals[self._me]
+        for member in opened.members:
+            if member.leader != self._me:
+                self._exchange.send(member.leader, ONE, event.one)
+                self._exchange.send(member.leader, DEAL, event.deals[member.leader])
+        self._exchange.send(COORDINATOR, ONE, event.one)
+        yield from self._send(now)
+        early, self._early = self._early, []
+        for sender, part in early:
+            if (part.term, part.round_no) == (opened.term, opened.attempt):
+                yield from self.receive(sender, part, now)
+        yield from self._finish_if_complete()
+
+    def finished(self, event: KeysFinished, now: float) -> Iterator[Command]:
+        """The key share is ready: store it, then tell the coordinator."""
+        opened = self._opened
+        if opened is None or self._exchange is None or (event.term, event.attempt) != (opened.term, opened.attempt):
+            return
+        self.material = event.material
+        self._begun = None
+        yield Persist((Put(TABLE, "material", msgspec.msgpack.encode(event.material)),))
+        yield tell("key share ready", term=event.term, leaders=len(opened.members), threshold=opened.threshold)
+        self._exchange.send(COORDINATOR, TWO, event.two)
+        yield from self._send(now)
+
+    def send_due(self, now: float) -> Iterator[Command]:
+        """Send again what was not confirmed."""
+        yield from self._send(now)
+
+    def link_lost(self) -> None:
+        """What was under way may be lost."""
+        if self._exchange:
+            self._exchange.link_lost()
+
+    def _take_opening(self, sender: DeviceId, part: Part) -> Iterator[Command]:
+        if sender != COORDINATOR:
+            raise RefusedError(f"{sender} is not the coordinator and opens no key generation")
+        held = self._opened
+        if held and (part.term, part.round_no) < (held.term, held.attempt):
+            raise LateError("a key generation that is over")
+        if (self._opening.term, self._opening.number) != (part.term, part.round_no):
+            self._opening = BodyExchange(part.term, part.round_no, resend_s=self._resend_s, max_bytes=1 << 20)
+        receipt, body = self._opening.take(sender, part)
+        yield Publish(Topic(Kind.KEYS, self._me, COORDINATOR), receipt)
+        if body is None or self._sealing_private is None:
+            return
+        opened = decode_body(KeyOpen, body)
+        if self._me not in {member.leader for member in opened.members}:
+            raise RefusedError("a key generation that this device is not part of")
+        self._opened = opened
+        self._exchange = BodyExchange(opened.term, opened.attempt, resend_s=self._resend_s, max_bytes=MAX_BODY_BYTES)
+        self._begun, self._ones, self._deals = None, {}, {}
+        yield Compute(BeginKeys(opened, self._me, self._sealing_private))
+
+    def _keep(self, sender: DeviceId, stage: str, body: bytes) -> None:
+        if self._opened is None or sender not in {member.leader for member in self._opened.members}:
+            raise RefusedError(f"{sender} takes no part in this key generation")
+        if stage not in (ONE, DEAL):
+            raise RefusedError(f"a leader does not expect the stage {stage!r}")
+        (self._ones if stage == ONE else self._deals)[sender] = body
+
+    def _finish_if_complete(self) -> Iterator[Command]:
+        opened = self._opened
+        if opened is None or self._begun is None or self._sealing_private is None:
+            return
+        members = {member.leader for member in opened.members}
+        if self._ones.keys() >= members and self._deals.keys() >= members:
+            secret, self._begun = self._begun.secret, None
+            yield Compute(
+                FinishKeys(opened, self._me, self._sealing_private, secret, dict(self._ones), dict(self._deals))
+            )
+
+    def _send(self, now: float) -> Iterator[Command]:
+        if self._exchange is None:
+            return
+        for peer, part in self._exchange.due(now):
+            yield Publish(Topic(Kind.KEYS, self._me, DeviceId(peer)), part)
+        yield SetTimer(RESEND, now + self._resend_s) if self._exchange.pending else CancelTimer(RESEND)

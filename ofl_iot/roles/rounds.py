@@ -1,0 +1,343 @@
+"""The rounds at the coordinator: a joint key, contributions, their aggregation, the next global model.
+
+    key ─▶ open ─▶ collecting ─▶ aggregating (on ciphertext: scores, weights, model) ─▶ closed
+                       └──────────────┴──────────────▶ abandoned: what was contributed is part of the next round
+
+Algorithm 4. Every step is durable before it is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from ofl_iot.errors import RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.messages import Part, PartReceipt, RoundOpen
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles import decryption, key_maker
+from ofl_iot.roles.commands import (
+    AggregateRound,
+    CancelTimer,
+    Command,
+    Compute,
+    EvaluateModel,
+    Persist,
+    Publish,
+    SetTimer,
+    tell,
+)
+from ofl_iot.roles.decryption import Decryption
+from ofl_iot.roles.events import DecryptionRequested, KeysMade, RoundAggregated
+from ofl_iot.roles.global_model import GlobalModel
+from ofl_iot.roles.key_maker import KeyMaker
+from ofl_iot.roles.roster import Roster
+from ofl_iot.roles.round import OpenRound
+from ofl_iot.roles.rules import ProtectionRules, RoundRules
+from ofl_iot.roles.storage import Put, Stored, StoreOp
+
+STATE = "coordinator.rounds"
+OPEN = "coordinator.open"
+_REMIND, _DEADLINE = "coordinator.remind", "coordinator.deadline"
+_REMIND_S = 5.0
+_KEY_RETRY_S = 1.0
+_MISSES_BEFORE_REPLACEMENT = 2
+
+
+class RoundCounter(msgspec.Struct, frozen=True, array_like=True):
+    """Where the rounds stand."""
+
+    closed: int = 0
+    """Number of the last closed round: the version of the global model."""
+    opened: int = 0
+    """Number of the last opened round."""
+    attempt: int = 0
+    """Grows when an open round's contributions were lost with the process."""
+    completed: int = 0
+    """Rounds closed, abandoned ones not counted."""
+    since_reclustering: int = 0
+
+
+class Rounds:
+    """The present round and all that outlives it."""
+
+    def __init__(self, model: GlobalModel, roster: Roster, rules: RoundRules, protection: ProtectionRules) -> None:
+        self._model = model
+        self._roster = roster
+        self._rules = rules
+        self._protection = protection
+        self._keys = KeyMaker(protection)
+        self.counter = RoundCounter()
+        self.doubled_chunks = 0
+        self.ended = False
+        """Set when a round ended; the coordinator then does what is done between rounds."""
+        self.lost: set[DeviceId] = set()
+        """Leaders that did not do their part and are to be replaced between rounds."""
+        self._round: OpenRound | None = None
+        self._decryption: Decryption | None = None
+        self._evidence: dict[str, float] = {}
+        self._misses: dict[str, int] = {}
+
+    # --- life
+
+    def restore(self, stored: Stored) -> None:
+        """Take up what an earlier process left."""
+        rows = stored.get(STATE, {})
+        self._keys.restore(stored)
+        if "counter" in rows:
+            self.counter = msgspec.msgpack.decode(rows["counter"], type=RoundCounter)
+            self._evidence = msgspec.msgpack.decode(rows["evidence"], type=dict[str, float])
+
+    def resume(self, now: float) -> Iterator[Command]:
+        """After a restart: the round that was open is opened again, its contributions are asked for again."""
+        if self.counter.opened > self.counter.closed and self._key_at_hand():
+            self.counter = msgspec.structs.replace(self.counter, attempt=self.counter.attempt + 1)
+            yield Persist(self._stored())
+            yield from self._open(now)
+        else:
+            yield SetTimer(OPEN, now + self._rules.interval_s)
+
+    def say_again(self, now: float) -> Iterator[Command]:
+        """The link is back: the open round and everything unconfirmed is said again."""
+        yield from self._remind(now)
+        yield from self._keys.send_due(now)
+        if self._decryption:
+            yield from self._decryption.send_due(now)
+
+    @property
+    def aggregating(self) -> bool:
+        """Whether contributions are being summed: the books must not change under them."""
+        return self._round is not None and self._round.aggregating
+
+    def reclustered(self) -> None:
+        """New leaders, new record."""
+        self._misses.clear()
+        self.lost.clear()
+        self.counter = msgspec.structs.replace(self.counter, since_reclustering=0)
+
+    def seat_lost(self, leader: DeviceId, now: float) -> Iterator[Command]:
+        """A leader was replaced: its contribution to the open round does not count, its key generation is void."""
+        self._misses.pop(leader, None)
+        if self._keys.under_way:
+            yield from self._keys.stop()
+            yield SetTimer(OPEN, now + _KEY_RETRY_S)
+        if self._round and not self._round.aggregating:
+            self._round.drop(leader)
+            if self._round.complete():
+                yield from self._aggregate(self._round, now)
+
+    # --- events
+
+    def timer(self, name: str, now: float) -> Iterator[Command]:
+        """A timer of a round, a key generation or a decryption."""
+        if name == OPEN:
+            yield from self._open_next(now)
+        elif name == _REMIND:
+            yield from self._remind(now)
+        elif name == _DEADLINE:
+            yield from self._deadline(now)
+        elif name == key_maker.RESEND:
+            yield from self._keys.send_due(now)
+        elif name == key_maker.DEADLINE and self._keys.under_way:
+            missing = self._keys.missing()
+            yield tell("key generation failed", "warning", missing=sorted(missing))
+            self.lost.update(DeviceId(leader) for leader in missing)
+            yield from self._keys.stop()
+            self.ended = True
+        elif name == decryption.RESEND and self._decryption:
+            yield from self._decryption.send_due(now)
+        elif name == decryption.DEADLINE and self._decryption:
+            yield from self._decryption.deadline()
+            if not self._decryption.possible:
+                yield from self.abandon("too few leaders are left to decrypt")
+
+    def receive(self, kind: Kind, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
+        """A part or a receipt from a leader."""
+        if kind == Kind.KEYS:
+            yield from self._keys.receive(sender, message, now)
+        elif kind == Kind.SHARE:
+            if self._decryption is None:
+                raise RefusedError("nothing is being decrypted")
+            yield from self._decryption.receive(sender, message, now)
+        elif isinstance(message, Part):
+            yield from self._contribution(sender, message, now)
+
+    def keys_made(self, event: KeysMade, now: float) -> Iterator[Command]:
+        """The joint key is here: the round can open."""
+        yield from self._keys.made(event)
+        if self._round is None:
+            yield from self._open_next(now)
+
+    def decryption_requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
+        """A ciphertext is ready for the leaders."""
+        if self._decryption:
+            yield from self._decryption.requested(event, now)
+
+    # --- opening
+
+    def _open_next(self, now: float) -> Iterator[Command]:
+        if self._round or self._model.final or not self._roster.seats():
+            return
+        if not self._key_at_hand():
+            yield from self._make_key(now)
+            return
+        opened = max(self.counter.opened, self.counter.closed) + 1
+        self.counter = msgspec.structs.replace(self.counter, opened=opened, attempt=0)
+        yield Persist(self._stored())
+        yield from self._open(now)
+
+    def _key_at_hand(self) -> bool:
+        return not self._encrypted() or self._keys.fits(self._roster.terms)
+
+    def _encrypted(self) -> bool:
+        """With a single cluster the global model is its model: there is nothing to hide."""
+        return self._protection.mode == "threshold" and len(self._roster.seats()) > 1
+
+    def _make_key(self, now: float) -> Iterator[Command]:
+        if self._keys.under_way:
+            return
+        sealing = self._roster.sealing_keys()
+        if all(sealing.values()):
+            yield from self._keys.begin(self._roster.highest_term, sealing, now)
+        else:
+            yield SetTimer(OPEN, now + _KEY_RETRY_S)
+
+    def _open(self, now: float) -> Iterator[Command]:
+        key = self._keys.key if self._encrypted() else None
+        opened = RoundOpen(
+            round_no=self.counter.opened,
+            attempt=self.counter.attempt,
+            seats=self._roster.seats(),
+            base_round=self.counter.closed,
+            deadline_s=self._rules.deadline_s,
+            key_id=key.key_id if key else b"",
+        )
+        self._round = OpenRound(opened, now + self._rules.deadline_s)
+        yield tell("round open", round_no=opened.round_no, leaders=len(opened.seats), encrypted=key is not None)
+        yield SetTimer(_DEADLINE, self._round.deadline)
+        yield from self._remind(now)
+
+    def _remind(self, now: float) -> Iterator[Command]:
+        """The opening is retained, but a leader whose session lost it must not miss the round."""
+        if self._round and not self._round.aggregating:
+            yield Publish(Topic(Kind.ROUND_OPEN, COORDINATOR), self._round.opened, retain=True)
+            yield SetTimer(_REMIND, now + _REMIND_S)
+
+    # --- collecting
+
+    def _contribution(self, leader: DeviceId, part: Part, now: float) -> Iterator[Command]:
+        current = self._round
+        if current is None or current.aggregating:
+            raise RefusedError("no round is open")
+        settled = self._roster.settled_in(leader)
+        max_bytes = 64 * len(self._model.values) + (1 << 20) + 64 * 1024 * (len(settled) + 1)
+        receipt = current.take(leader, part, settled, max_bytes)
+        yield Publish(Topic(Kind.RECEIPT, COORDINATOR, leader), receipt)
+        if current.complete():
+            yield from self._aggregate(current, now)
+
+    def _deadline(self, now: float) -> Iterator[Command]:
+        current = self._round
+        if current is None or current.aggregating:
+            return
+        for leader in sorted(current.missing):
+            self._misses[leader] = self._misses.get(leader, 0) + 1
+            if self._misses[leader] >= _MISSES_BEFORE_REPLACEMENT:
+                self.lost.add(DeviceId(leader))
+        if current.has_quorum(self._rules.quorum):
+            yield from self._aggregate(current, now)
+        else:
+            came, asked = len(current.contributions), len(current.opened.seats)
+            yield from self.abandon(f"{came} of {asked} leaders contributed")
+
+    # --- aggregating
+
+    def _aggregate(self, current: OpenRound, now: float) -> Iterator[Command]:  # noqa: ARG002
+        members = {seat.leader: len(self._roster.settled_in(DeviceId(seat.leader))) for seat in current.opened.seats}
+        contributions = current.contributed(members)
+        speaking = [each for each in contributions if each.updates]
+        if not speaking:
+            yield from self.abandon("no leader has merged anything")
+            return
+        key = self._keys.key
+        if current.opened.key_id and (key is None or key.key_id != current.opened.key_id):
+            yield from self.abandon("the joint key is gone")
+            return
+        current.aggregating = True
+        yield CancelTimer(_DEADLINE)
+        yield CancelTimer(_REMIND)
+        number = current.opened.round_no
+        if not current.opened.key_id or key is None:
+            yield Compute(AggregateRound(number, contributions, dict(self._evidence)))
+            return
+        self._decryption = Decryption(key, number, contributions, dict(self._evidence), self._protection)
+        if len(speaking) < 2:
+            yield from self.abandon("a single cluster has merged anything: its update would be seen")
+        elif not self._decryption.possible:
+            yield from self.abandon("too few leaders contributed to decrypt")
+        else:
+            yield from self._decryption.begin()
+
+    def abandon(self, reason: str) -> Iterator[Command]:
+        """Give the round up; its contributions are part of the next one."""
+        if self._round:
+            yield tell("round abandoned", "warning", round_no=self._round.opened.round_no, reason=reason)
+            yield from self._end()
+
+    def _end(self) -> Iterator[Command]:
+        self._round = self._decryption = None
+        self.ended = True
+        yield CancelTimer(_DEADLINE)
+        yield CancelTimer(_REMIND)
+        yield from Decryption.stop()
+
+    def close(self, event: RoundAggregated) -> Iterator[Command]:
+        """Enter the new model and what it settles into the books, then publish it."""
+        current = self._round
+        if current is None or event.round_no != current.opened.round_no:
+            return
+        for leader, reason in event.refused.items():
+            yield tell("contribution refused", "warning", leader=leader, reason=reason)
+        for leader, reason in event.reasons.items():
+            yield tell("leader suspected", leader=leader, reason=reason, evidence=event.evidence.get(leader, 0.0))
+        values = self._model.values + event.update
+        if not event.weights or not np.isfinite(values).all():
+            yield from self.abandon("no usable contribution")
+            return
+        ops = self._settle(current, set(event.weights))
+        completed = self.counter.completed + 1
+        self.counter = RoundCounter(
+            closed=event.round_no,
+            opened=event.round_no,
+            completed=completed,
+            since_reclustering=self.counter.since_reclustering + 1,
+        )
+        self._evidence = event.evidence
+        final = 0 < self._rules.count <= completed
+        inclusions = current.inclusions(set(event.weights))
+        self._model.advance(
+            values, event.round_no, inclusions, lambda leader: self._roster.leads(DeviceId(leader)), final=final
+        )
+        yield Persist((*ops, *self._model.stored(), *self._stored()))
+        yield tell("round closed", round_no=event.round_no, completed=completed, weights=event.weights)
+        yield from self._model.publish()
+        yield Compute(EvaluateModel(event.round_no, self._model.values.copy()))
+        yield from self._end()
+
+    def _settle(self, current: OpenRound, leaders: set[str]) -> list[StoreOp]:
+        ops: list[StoreOp] = []
+        for leader in sorted(leaders):
+            self._misses.pop(leader, None)
+            for settlement in current.contributions[leader].merged:
+                doubled, op = self._roster.settle(DeviceId(settlement.device), settlement.seqs)
+                self.doubled_chunks += doubled
+                ops.append(op)
+        return ops
+
+    def _stored(self) -> tuple[StoreOp, ...]:
+        return (
+            Put(STATE, "counter", msgspec.msgpack.encode(self.counter)),
+            Put(STATE, "evidence", msgspec.msgpack.encode(self._evidence)),
+        )

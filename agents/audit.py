@@ -28,7 +28,9 @@ def audit_chunks(coordinator: CoordinatorMachine, agents: Mapping[DeviceId, Agen
     doubled = coordinator.doubled_chunks
     for name, agent in agents.items():
         record = coordinator.roster.devices.get(name)
-        for seq in agent.device.acknowledged:
+        for seq in range(1, agent.device.acknowledged.highest + 1):
+            if seq not in agent.device.acknowledged:
+                continue
             settled = record is not None and seq in record.settled
             if not settled and seq not in agent.device.outbox.unsettled:
                 lost += 1

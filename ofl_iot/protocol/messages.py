@@ -36,8 +36,6 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     size: Count
     """Parameters of its model."""
     device_type: Annotated[str, msgspec.Meta(max_length=24)] = ""
-    released: Count = 0
-    """Highest sequence number it ever released: what the coordinator's books must be able to account for."""
     sealing_key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     """Its public X25519 key, to which others seal what only it may read."""
 
@@ -58,7 +56,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, tag="assignment")
     """Grows within a term when members join; (term, revision) orders a device's assignments."""
     leader: Id
     settled: SeqSet
-    """Which of this device's chunks the global model holds: a device that lost its store numbers on from there."""
+    """Which of this device's chunks the global model holds."""
     deputies: tuple[Id, ...] = ()
     members: tuple[Member, ...] = ()
     """Filled for the leader alone."""
@@ -76,6 +74,8 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, tag="receipt"):
     settled: SeqSet
     credits: Count
     """How many chunks the device may have under way."""
+    highest: Count = 0
+    """The highest sequence number the leader holds: a device that lost its store numbers on from there."""
 
 
 class PartReceipt(msgspec.Struct, frozen=True, array_like=True, tag="partreceipt"):

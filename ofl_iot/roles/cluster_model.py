@@ -77,6 +77,10 @@ class ClusterModel:
         """Whether this chunk was merged here or is settled."""
         return seq in self._held.get(device, SeqSet())
 
+    def highest(self, device: str) -> int:
+        """The highest sequence number of the device that was merged here or is settled."""
+        return self._held.get(device, SeqSet()).highest
+
     def merge(self, device: str, chunk: Chunk, step: float) -> None:
         """model[indices] += step · values, once per (device, sequence)."""
         if self.holds(device, chunk.seq):

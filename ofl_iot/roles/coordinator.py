@@ -209,6 +209,8 @@ class CoordinatorMachine:
         ops = self.roster.heard(device, status, now)
         if ops:
             yield Persist(tuple(ops))
+        if self.roster.heed_term(status.term) and self.roster.plan:
+            self._rounds.recluster_soon()
         if not status.online:
             if self.roster.leads(device):
                 yield SetTimer(_GRACE + device, now + self._fleet.leader_grace_s)

@@ -18,6 +18,7 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.opportunity.plan import Plan
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import Assignment, Blocks, Pull, Receipt, Status
+from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.blocks import BlockLayout
@@ -97,12 +98,12 @@ class DeviceMachine:
         self._download = rules.download
         self._resources = rules.resources
         self.guard = PrivacyGuard(rules.privacy)
-        self.model = LocalModel(BlockLayout(profile.size, profile.block_size))
+        self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
         self.outbox = Outbox(max_bytes=upload.max_outbox_bytes, window=upload.window, resend_s=upload.resend_s)
         self.assignment: Assignment | None = None
         self.sealing_key = b""
         """The public key that the device's keeper made."""
-        self.acknowledged: set[int] = set()
+        self.acknowledged = SeqSet()
         """Sequence numbers a leader confirmed in this process's life: what a run's audit checks."""
         self._linked = False
         self._busy = False
@@ -180,6 +181,7 @@ class DeviceMachine:
         self.outbox.restore(stored.get(OUTBOX, {}), next_seq)
         for chunk in self.outbox.chunks_from(next_seq):
             self.model.released(chunk)
+        self._unoffered = int(np.any(self.model.unreleased))
         me = self.profile.device
         yield Subscribe(Kind.ASSIGNMENT, receiver=me)
         yield Subscribe(Kind.RECEIPT, receiver=me)
@@ -201,7 +203,6 @@ class DeviceMachine:
             model=self.profile.model,
             size=self.profile.size,
             device_type=self.profile.device_type,
-            released=self.outbox.next_seq - 1,
             sealing_key=self.sealing_key,
         )
 
@@ -262,7 +263,7 @@ class DeviceMachine:
         elif isinstance(message, Receipt):
             yield from self._receipt(message, now)
         elif isinstance(message, Blocks):
-            yield from self._blocks(message)
+            yield from self._blocks(message, now)
         else:
             raise RefusedError(f"a {event.topic.kind.name} message is not for a device")
 
@@ -270,11 +271,11 @@ class DeviceMachine:
         held = self.assignment
         if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
             return
-        if assignment.settled.upto >= self.outbox.next_seq:
-            self.outbox.next_seq = max([assignment.settled.upto, *assignment.settled.beyond]) + 1
         self.assignment = msgspec.structs.replace(assignment, members=())
         ops: list[StoreOp] = [Put(STATE, "assignment", msgspec.msgpack.encode(self.assignment))]
         ops += self._forget(self.outbox.confirm((), assignment.settled, self._upload.window))
+        if self.outbox.number_after(assignment.settled.highest):
+            ops.append(self._snapshot())
         yield Persist(tuple(ops))
         yield tell("assigned", term=assignment.term, leader=assignment.leader)
         if held is None or held.term != assignment.term:
@@ -288,8 +289,10 @@ class DeviceMachine:
         assert self.assignment is not None  # noqa: S101  # checked by _receive
         if receipt.term != self.assignment.term:
             raise LateError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
-        self.acknowledged.update(receipt.stored)
+        self.acknowledged = self.acknowledged.union(receipt.stored)
         ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
+        if self.outbox.number_after(max(receipt.highest, receipt.settled.highest)):
+            ops.append(self._snapshot())
         if ops:
             yield Persist(tuple(ops))
         yield from self._release(now)
@@ -300,20 +303,26 @@ class DeviceMachine:
         """Chunks may be deleted only when the stored base holds what they released."""
         return [self._snapshot(), *deletions] if deletions else []
 
-    def _blocks(self, message: Blocks) -> Iterator[Command]:
+    def _blocks(self, message: Blocks, now: float) -> Iterator[Command]:
         assert self.assignment is not None  # noqa: S101  # checked by _receive
         if message.term != self.assignment.term:
             raise LateError(f"blocks of term {message.term}, this device is in {self.assignment.term}")
         for block in message.blocks:
             self.model.downloaded(block, message.dtype, message.round_no)
-        if message.last and self._pulling:
+        if message.last:
             yield from self._stop_waiting()
+        elif self._pulling:
+            yield SetTimer(_PULL, now + self._download.timeout_s)  # more is coming in
 
     # --- upload
 
     def _trained(self, event: Trained, now: float) -> Iterator[Command]:
-        self.model.trained(event.start, event.params)
         self._busy = False
+        if not np.isfinite(event.params).all():
+            yield tell("training diverged", "error", loss=event.loss)
+            yield from self._rest(_RETRY_S, now)
+            return
+        self.model.trained(event.start, event.params)
         self._unoffered += 1
         self._step_s = max(1e-9, event.seconds / max(1, event.steps))
         yield Persist((self._snapshot(),))
@@ -333,6 +342,7 @@ class DeviceMachine:
             return
         assert self.assignment is not None  # noqa: S101  # part of `allowed`
         self._busy = True
+        self.outbox.queue(())  # what waits there is part of the work that is now selected anew
         head = ChunkHead(
             term=self.assignment.term,
             model=self.profile.model,
@@ -380,7 +390,7 @@ class DeviceMachine:
         if due is None:
             yield CancelTimer(_RESEND)
         else:
-            yield SetTimer(_RESEND, max(due, now + 0.1))
+            yield SetTimer(_RESEND, max(due, now + 1.0))
 
     def _to_leader(self, kind: Kind, message: Pull | bytes) -> Publish:
         assert self.assignment is not None  # noqa: S101  # callers have one

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 
+from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.messages import Inclusion, Manifest
 from ofl_iot.protocol.parts import digest_of, split_body
@@ -42,7 +43,13 @@ class GlobalModel:
         rows = stored.get(TABLE, {})
         if "manifest" not in rows:
             return False
-        self._manifest = msgspec.msgpack.decode(rows["manifest"], type=Manifest)
+        manifest = msgspec.msgpack.decode(rows["manifest"], type=Manifest)
+        if (manifest.model, manifest.size) != (self.digest, len(self.values)):
+            raise ConfigError(
+                f"the stored global model has {manifest.size} parameters and is another one than is to be learnt now "
+                f"({len(self.values)} parameters): choose another state folder, or the settings it was made with"
+            )
+        self._manifest = manifest
         self.values = np.frombuffer(rows["values"], np.float32).copy()
         return True
 

@@ -64,7 +64,7 @@ from ofl_iot.roles.part_sender import PartSender
 from ofl_iot.roles.rules import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
-STATE, JOURNAL = "leader.state", "leader.journal"
+STATE, JOURNAL, OFFICE = "leader.state", "leader.journal", "leader.office"
 CONTRIBUTE = "contribute"
 _RESEND, _FETCH = "leader.resend", "leader.fetch"
 _FETCH_S = 5.0
@@ -89,6 +89,11 @@ class LeaderProfile:
     encrypted: bool = True
     """Whether to contribute only under a joint key, unless there is no other cluster to hide among."""
 
+    @property
+    def identity(self) -> bytes:
+        """Stored books of any other model are of no use."""
+        return self.model + self.layout.size.to_bytes(8, "little") + self.layout.block_size.to_bytes(8, "little")
+
 
 class Keys(Protocol):
     """Where the leader finds the joint key; whoever takes part in its making fills it."""
@@ -109,6 +114,9 @@ class LeaderMachine:
         self._keys = keys
         self.cluster: ClusterModel | None = None
         self._assignment: Assignment | None = None
+        self._seen: tuple[int, ...] = (0, 0)
+        """Term and revision of the last assignment."""
+        self._fetching = False
         self._members: dict[str, int] = {}
         self._journal_rows = 0
         self._next_row = 0
@@ -146,16 +154,23 @@ class LeaderMachine:
             yield from self._protected(event, now)
         elif isinstance(event, TimerFired) and event.name == _RESEND:
             yield from self._send_parts(now)
-        elif isinstance(event, TimerFired) and event.name == _FETCH and self._manifest:
-            yield from self._fetch(now)
+        elif isinstance(event, TimerFired) and event.name == _FETCH:
+            self._fetching = False
+            if self._manifest:
+                yield from self._fetch(now)
         elif isinstance(event, JobFailed):
             yield tell("contribution failed", "error", reason=event.reason)
 
     # --- taking and leaving office
 
     def _start(self, stored: Stored) -> Iterator[Command]:
+        self._seen = tuple(msgspec.msgpack.decode(stored[OFFICE]["seen"])) if OFFICE in stored else (0, 0)
         state = stored.get(STATE, {})
         if "assignment" not in state:
+            return
+        if state["model"] != self.profile.identity:
+            yield tell("stored cluster model dropped", "warning", reason="another model is learnt now")
+            yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL)))
             return
         self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
         cluster = ClusterModel.restored(self.profile.layout, state["cluster"])
@@ -186,8 +201,9 @@ class LeaderMachine:
 
     def _assigned(self, assignment: Assignment) -> Iterator[Command]:
         held = self._assignment
-        if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
+        if (assignment.term, assignment.revision) <= self._seen:
             return
+        self._seen = (assignment.term, assignment.revision)
         if assignment.leader != self.profile.device:
             if self.leading:
                 yield from self._resign(assignment)
@@ -202,11 +218,17 @@ class LeaderMachine:
         yield Persist(
             (
                 Put(STATE, "assignment", msgspec.msgpack.encode(assignment)),
+                Put(STATE, "model", self.profile.identity),
+                self._stored_seen(),
                 *self._snapshot(),
             )
         )
         yield tell("leading", term=assignment.term, members=len(assignment.members))
         yield from self._subscribe()
+
+    def _stored_seen(self) -> Put:
+        """An older assignment that comes late must not bring a past office back, not even after a restart."""
+        return Put(OFFICE, "seen", msgspec.msgpack.encode(self._seen))
 
     def _take_members(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -214,7 +236,7 @@ class LeaderMachine:
 
     def _resign(self, assignment: Assignment) -> Iterator[Command]:
         self.cluster = self._assignment = self._round = self._sender = self._manifest = None
-        yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL)))
+        yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL), self._stored_seen()))
         yield tell("no longer leading", term=assignment.term, leader=assignment.leader)
         me = self.profile.device
         yield Unsubscribe(Kind.UPDATE, receiver=me)
@@ -279,7 +301,13 @@ class LeaderMachine:
         assert self.cluster is not None  # noqa: S101  # only a leader writes receipts
         return Publish(
             Topic(Kind.RECEIPT, self.profile.device, device),
-            Receipt(self.cluster.term, stored, self.cluster.settled[device], self._rules.credits),
+            Receipt(
+                self.cluster.term,
+                stored,
+                self.cluster.settled[device],
+                self._rules.credits,
+                self.cluster.highest(device),
+            ),
         )
 
     def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
@@ -333,7 +361,7 @@ class LeaderMachine:
         if not any(s.leader == self.profile.device and s.term == cluster.term for s in opened.seats):
             return
         newest = max(cluster.frozen_round, self._round.round_no if self._round else 0)
-        if opened.round_no < newest:
+        if opened.round_no <= cluster.round_no or opened.round_no < newest:
             return  # late news of an abandoned round: what is frozen belongs to its successor
         again = self._round is not None and opened.attempt > self._round.attempt
         self._round = opened
@@ -405,6 +433,8 @@ class LeaderMachine:
         while len(self._joiners) > _MAX_JOINERS:
             del self._joiners[next(iter(self._joiners))]
         body = joiner.add(part)
+        if self._fetching:
+            yield SetTimer(_FETCH, now + _FETCH_S)  # it is coming in
         if body is not None:
             self._joiners.pop(part.digest, None)
             self._bodies = {part.digest: body}
@@ -422,7 +452,10 @@ class LeaderMachine:
                 yield SetTimer(_FETCH, now + _FETCH_S)
 
     def _fetch(self, now: float) -> Iterator[Command]:
-        """Ask the broker for the retained global model again."""
+        """Ask the broker for the retained global model again, unless it is asked already."""
+        if self._fetching:
+            return
+        self._fetching = True
         yield Subscribe(Kind.GLOBAL_PART)
         yield Subscribe(Kind.MANIFEST)
         yield SetTimer(_FETCH, now + _FETCH_S)
@@ -444,6 +477,7 @@ class LeaderMachine:
         )
         served = cluster.adopt(model, manifest.round_no, included=included)
         self._sender = self._manifest = None
+        self._fetching = False
         yield Persist((*self._snapshot(), Delete(STATE, "body")))
         yield CancelTimer(_FETCH)
         yield CancelTimer(_RESEND)

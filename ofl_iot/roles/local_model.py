@@ -29,13 +29,16 @@ class ModelSnapshot(msgspec.Struct, frozen=True, array_like=True):
     round_no: int
     next_seq: int
     """Chunks numbered below are part of `base` already."""
+    model: bytes
+    """Which model it is: one of another architecture may have the same size."""
 
 
 class LocalModel:
     """The vectors of one device."""
 
-    def __init__(self, layout: BlockLayout) -> None:
+    def __init__(self, layout: BlockLayout, digest: bytes) -> None:
         self.layout = layout
+        self._digest = digest
         self.local: Vector = np.zeros(layout.size, np.float32)
         self.base: Vector = np.zeros(layout.size, np.float32)
         self.synced: Vector = np.zeros(layout.size, np.float32)
@@ -95,7 +98,9 @@ class LocalModel:
     def snapshot(self, next_seq: int) -> bytes:
         """What must survive a restart."""
         return msgspec.msgpack.encode(
-            ModelSnapshot(self.local.tobytes(), self.base.tobytes(), self.held.tobytes(), self.round_no, next_seq)
+            ModelSnapshot(
+                self.local.tobytes(), self.base.tobytes(), self.held.tobytes(), self.round_no, next_seq, self._digest
+            )
         )
 
     def restore(self, stored: bytes) -> int:
@@ -103,6 +108,8 @@ class LocalModel:
         snapshot = msgspec.msgpack.decode(stored, type=ModelSnapshot)
         if len(snapshot.local) != 4 * self.layout.size or len(snapshot.held) != self.layout.count:
             raise RefusedError("the stored model has another shape")
+        if snapshot.model != self._digest:
+            raise RefusedError("the stored model is another one")
         self.local = np.frombuffer(snapshot.local, np.float32).copy()
         self.base = np.frombuffer(snapshot.base, np.float32).copy()
         self.held = np.frombuffer(snapshot.held, bool).copy()

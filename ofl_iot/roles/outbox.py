@@ -26,6 +26,7 @@ from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.storage import Delete, Key, Put, StoreOp
 
 TABLE = "device.outbox"
+MAX_BACKOFF = 16
 
 
 @dataclass
@@ -36,6 +37,11 @@ class Parcel:
     sent_at: float | None = None
     """None: must be sent (again)."""
     stored: bool = False
+    tries: int = 0
+
+    def due_at(self, resend_s: float) -> float:
+        """When to send it (again): each try waits twice as long, so that a slow link is not filled with copies."""
+        return 0.0 if self.sent_at is None else self.sent_at + resend_s * min(1 << max(0, self.tries - 1), MAX_BACKOFF)
 
 
 class Outbox:
@@ -64,6 +70,12 @@ class Outbox:
                 chunk = decode(Kind.UPDATE, self._parcels[number].payload)
                 assert isinstance(chunk, Chunk)  # noqa: S101  # what the outbox stored is a chunk
                 yield chunk
+
+    def number_after(self, highest: int) -> bool:
+        """Never use a number that others hold already; whether this changed anything."""
+        behind = self.next_seq <= highest
+        self.next_seq = max(self.next_seq, highest + 1)
+        return behind
 
     def queue(self, pieces: Iterable[Piece]) -> None:
         """Replace what was queued: the new selection was made from the same unreleased work and more."""
@@ -97,7 +109,7 @@ class Outbox:
         """Number the next queued chunk and keep it; the store operation must be durable before it is sent."""
         chunk = msgspec.structs.replace(self._queue.popleft().chunk, seq=self.next_seq)
         payload = encode(chunk)
-        self._parcels[chunk.seq] = Parcel(payload, sent_at=now)
+        self._parcels[chunk.seq] = Parcel(payload, sent_at=now, tries=1)
         self._bytes += len(payload)
         self.next_seq += 1
         return chunk, payload, Put(TABLE, chunk.seq, payload)
@@ -107,20 +119,17 @@ class Outbox:
         waiting = [
             parcel
             for _, parcel in sorted(self._parcels.items())
-            if not parcel.stored and (parcel.sent_at is None or parcel.sent_at + self._resend_s <= now)
+            if not parcel.stored and parcel.due_at(self._resend_s) <= now
         ]
         room = max(0, self._window - sum(1 for parcel in self._parcels.values() if self._is_fresh(parcel, now)))
         for parcel in waiting[:room]:
             parcel.sent_at = now
+            parcel.tries += 1
         return [parcel.payload for parcel in waiting[:room]]
 
     def next_due(self) -> float | None:
         """When the next resend may be needed; None when a leader has confirmed everything."""
-        times = [
-            0.0 if parcel.sent_at is None else parcel.sent_at + self._resend_s
-            for parcel in self._parcels.values()
-            if not parcel.stored
-        ]
+        times = [parcel.due_at(self._resend_s) for parcel in self._parcels.values() if not parcel.stored]
         return min(times, default=None)
 
     def readdress(self) -> None:
@@ -128,6 +137,7 @@ class Outbox:
         for parcel in self._parcels.values():
             parcel.sent_at = None
             parcel.stored = False
+            parcel.tries = 0
 
     def link_lost(self) -> None:
         """What was under way may be lost: send it again when the link is back."""
@@ -149,4 +159,4 @@ class Outbox:
         return sum(1 for parcel in self._parcels.values() if not parcel.stored)
 
     def _is_fresh(self, parcel: Parcel, now: float) -> bool:
-        return not parcel.stored and parcel.sent_at is not None and parcel.sent_at + self._resend_s > now
+        return not parcel.stored and parcel.sent_at is not None and parcel.due_at(self._resend_s) > now

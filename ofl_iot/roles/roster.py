@@ -86,6 +86,13 @@ class Roster:
         known.status, known.online, known.since = status, status.online, now
         return [Put(DEVICES, device, msgspec.msgpack.encode(status))] if news else []
 
+    def heed_term(self, term: int) -> bool:
+        """A device may have seen higher terms than these books know (they were lost): whether it has."""
+        ahead = term > self._seats.term
+        if ahead:
+            self._seats = msgspec.structs.replace(self._seats, term=term)
+        return ahead
+
     @property
     def online(self) -> list[DeviceId]:
         """Devices that can be reached."""

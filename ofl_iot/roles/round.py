@@ -29,6 +29,7 @@ class OpenRound:
     _joiners: dict[str, BodyJoiner] = field(default_factory=dict)
     _contributions: dict[str, Contribution] = field(default_factory=dict)
     _digests: dict[str, bytes] = field(default_factory=dict)
+    _parts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._seats = {seat.leader: seat.term for seat in self.opened.seats}
@@ -51,8 +52,8 @@ class OpenRound:
         if part.round_no != self.opened.round_no or part.term != self._seats.get(leader):
             raise RefusedError(f"a part for round {part.round_no}, term {part.term} that {leader} has no seat in")
         if leader in self._contributions:
-            held = range(part.parts) if part.digest == self._digests[leader] else ()
-            return self._receipt(part, tuple(held))
+            same = part.digest == self._digests[leader] and part.parts == self._parts[leader]
+            return self._receipt(part, tuple(range(part.parts)) if same else ())
         joiner = self._joiners.get(leader)
         if joiner is None or joiner.digest != part.digest:
             joiner = self._joiners[leader] = BodyJoiner.expecting(part, max_bytes)
@@ -66,6 +67,7 @@ class OpenRound:
                     raise RefusedError(f"{leader} merged chunks of {merged.device} that are settled already")
             self._contributions[leader] = contribution
             self._digests[leader] = part.digest
+            self._parts[leader] = part.parts
             del self._joiners[leader]
         return self._receipt(part, (part.part,))
 

@@ -117,6 +117,10 @@ class Rounds:
         self.lost.clear()
         self.counter = msgspec.structs.replace(self.counter, since_reclustering=0)
 
+    def recluster_soon(self) -> None:
+        """Cluster anew after this round, whatever the interval."""
+        self.counter = msgspec.structs.replace(self.counter, since_reclustering=self._rules.recluster_every or 1)
+
     def seat_lost(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """A leader was replaced: its contribution to the open round does not count, its key generation is void."""
         self._misses.pop(leader, None)
@@ -240,7 +244,10 @@ class Rounds:
 
     def _deadline(self, now: float) -> Iterator[Command]:
         current = self._round
-        if current is None or current.aggregating:
+        if current is None:
+            return
+        if current.aggregating:
+            yield from self.abandon("the aggregation did not end in time")
             return
         for leader in sorted(current.missing):
             self._misses[leader] = self._misses.get(leader, 0) + 1
@@ -254,7 +261,7 @@ class Rounds:
 
     # --- aggregating
 
-    def _aggregate(self, current: OpenRound, now: float) -> Iterator[Command]:  # noqa: ARG002
+    def _aggregate(self, current: OpenRound, now: float) -> Iterator[Command]:
         members = {seat.leader: len(self._roster.settled_in(DeviceId(seat.leader))) for seat in current.opened.seats}
         contributions = current.contributed(members)
         speaking = [each for each in contributions if each.updates]
@@ -266,7 +273,7 @@ class Rounds:
             yield from self.abandon("the joint key is gone")
             return
         current.aggregating = True
-        yield CancelTimer(_DEADLINE)
+        yield SetTimer(_DEADLINE, now + self._rules.aggregation_deadline_s)
         yield CancelTimer(_REMIND)
         number = current.opened.round_no
         if not current.opened.key_id or key is None:

@@ -88,6 +88,8 @@ class RoundRules(msgspec.Struct, frozen=True):
     interval_s: Positive = 30.0
     """From the end of a round to the opening of the next."""
     deadline_s: Positive = 60.0
+    aggregation_deadline_s: Positive = 600.0
+    """From the last contribution to the new model, decryption included."""
     quorum: Fraction = 0.5
     """Share of the leaders that must have contributed at the deadline."""
     recluster_every: Number = 10

@@ -27,13 +27,22 @@ from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import Command, Compute, Persist, Publish, SetTimer, Tell
-from ofl_iot.roles.coordinator import CoordinatorMachine, ModelProfile
+from ofl_iot.roles.commands import Command, Compute, KeyMaterial, Persist, Publish, SetTimer, Tell
+from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.device import DeviceMachine, DeviceProfile, DeviceRules
 from ofl_iot.roles.events import Arrived, ReleasePrepared
+from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
 from ofl_iot.roles.privacy_guard import PrivacyRules
-from ofl_iot.roles.rules import DownloadRules, FleetRules, LeaderRules, RoundRules, TrainingRules, UploadRules
+from ofl_iot.roles.rules import (
+    DownloadRules,
+    FleetRules,
+    LeaderRules,
+    ProtectionRules,
+    RoundRules,
+    TrainingRules,
+    UploadRules,
+)
 from ofl_iot.runtime.store import MemoryStore
 
 SIZE, BLOCK = 12, 4
@@ -72,23 +81,34 @@ class Unweighted:
         assert stored == b""
 
 
+class NoKeys:
+    """Rounds in the clear need no joint key."""
+
+    material: KeyMaterial | None = None
+
+
 def leader_machine(name: DeviceId = A, *, snapshot_chunks: int = 3, half_precision: bool = False) -> LeaderMachine:
+    """A leader that contributes in the clear."""
     layout = device_machine(name).model.layout
     rules = LeaderRules(block_size=BLOCK, snapshot_chunks=snapshot_chunks, half_precision=half_precision)
-    return LeaderMachine(LeaderProfile(name, MODEL, layout), rules, Unweighted())
+    return LeaderMachine(LeaderProfile(name, MODEL, layout, encrypted=False), rules, Unweighted(), NoKeys())
 
 
 def agent_machine(name: DeviceId = A) -> AgentMachine:
-    return AgentMachine(device_machine(name), leader_machine(name))
+    return AgentMachine(device_machine(name), leader_machine(name), KeeperMachine(name, resend_s=5.0))
 
 
-def coordinator_machine(**rounds: object) -> CoordinatorMachine:
+def coordinator_machine(*, model: bytes = MODEL, size: int = SIZE, **rounds: object) -> CoordinatorMachine:
+    """A coordinator whose rounds are in the clear."""
     settings = {"interval_s": 10.0, "deadline_s": 20.0, "recluster_every": 0, **rounds}
     return CoordinatorMachine(
-        ModelProfile(MODEL, np.zeros(SIZE, np.float32)),
-        RoundRules(**settings),  # type: ignore[arg-type]
-        FleetRules(min_devices=2, gather_s=5.0, leader_grace_s=30.0),
-        FleetSettings(),
+        ModelProfile(model, np.zeros(size, np.float32)),
+        CoordinatorRules(
+            RoundRules(**settings),  # type: ignore[arg-type]
+            FleetRules(min_devices=2, gather_s=5.0, leader_grace_s=30.0),
+            ProtectionRules(mode="clear"),
+            FleetSettings(),
+        ),
     )
 
 
@@ -174,11 +194,14 @@ def told(commands: Iterable[Command]) -> list[str]:
     return [c.what for c in commands if isinstance(c, Tell)]
 
 
-def dropped(commands: Iterable[Command]) -> dict[str, object]:
-    """What the report of a dropped message says, when that is all that happened."""
+def dropped(commands: Iterable[Command], level: str = "warning") -> dict[str, object]:
+    """What the report of a dropped message says, when that is all that happened.
+
+    What is merely late (of a past term or leader) is told at level "debug".
+    """
     (report,) = commands
     assert isinstance(report, Tell)
-    assert (report.what, report.level) == ("message dropped", "warning")
+    assert (report.what, report.level) == ("message dropped", level)
     return report.fields
 
 

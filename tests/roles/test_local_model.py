@@ -11,7 +11,7 @@ from ofl_iot.errors import RefusedError
 from ofl_iot.protocol.messages import Block
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.local_model import LocalModel
-from tests.roles.parties import BLOCK, SIZE, chunk_of
+from tests.roles.parties import BLOCK, MODEL, SIZE, chunk_of
 
 LAYOUT = BlockLayout(SIZE, BLOCK)
 whole = st.integers(-50, 50).map(float)
@@ -28,7 +28,7 @@ steps = st.one_of(
 @given(st.lists(steps, max_size=25))
 def test_trained_work_is_released_or_unreleased_never_lost(story: list[tuple]) -> None:
     """Small whole numbers are exact in float32, so the law holds to the last bit."""
-    model, trained, released = LocalModel(LAYOUT), np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
+    model, trained, released = LocalModel(LAYOUT, MODEL), np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
     seq = 1
     for what, *with_ in story:
         if what == "train":
@@ -46,13 +46,13 @@ def test_trained_work_is_released_or_unreleased_never_lost(story: list[tuple]) -
             np.testing.assert_array_equal(model.base[LAYOUT.bounds(block)], values[LAYOUT.bounds(block)])
         else:
             stored = model.snapshot(seq)
-            model = LocalModel(LAYOUT)
+            model = LocalModel(LAYOUT, MODEL)
             assert model.restore(stored) == seq
         np.testing.assert_array_equal(model.unreleased, trained - released)
 
 
 def test_training_on_an_older_copy_keeps_what_was_downloaded_meanwhile() -> None:
-    model = LocalModel(LAYOUT)
+    model = LocalModel(LAYOUT, MODEL)
     start = model.local.copy()
     model.downloaded(Block(0, 1.0, np.full(BLOCK, 5, "<f4").tobytes()), "f", 1)
     model.trained(start, start + 1)
@@ -61,7 +61,7 @@ def test_training_on_an_older_copy_keeps_what_was_downloaded_meanwhile() -> None
 
 
 def test_a_model_is_complete_when_every_block_was_seen_and_stays_so_for_a_new_leader() -> None:
-    model = LocalModel(LAYOUT)
+    model = LocalModel(LAYOUT, MODEL)
     for block in range(LAYOUT.count):
         assert not model.complete
         model.downloaded(Block(block, 2.0, np.zeros(BLOCK, "<f4").tobytes()), "f", 1)
@@ -69,14 +69,14 @@ def test_a_model_is_complete_when_every_block_was_seen_and_stays_so_for_a_new_le
     model.new_leader()
     assert model.complete
     assert (model.seen < 0).all()
-    restored = LocalModel(LAYOUT)
+    restored = LocalModel(LAYOUT, MODEL)
     restored.restore(model.snapshot(1))
     assert restored.complete
     assert (restored.seen < 0).all()
 
 
 def test_the_two_last_syncs_are_remembered() -> None:
-    model = LocalModel(LAYOUT)
+    model = LocalModel(LAYOUT, MODEL)
     for value in (1, 2, 3):
         model.downloaded(Block(1, 1.0, np.full(BLOCK, value, "<f2").tobytes()), "e", 1)
     assert model.synced[BLOCK] == 3
@@ -84,7 +84,7 @@ def test_the_two_last_syncs_are_remembered() -> None:
 
 
 def test_the_distance_is_relative_to_the_synced_model() -> None:
-    model = LocalModel(LAYOUT)
+    model = LocalModel(LAYOUT, MODEL)
     assert model.distance() == 0.0
     for block in range(LAYOUT.count):
         model.downloaded(Block(block, 1.0, np.full(BLOCK, 2, "<f4").tobytes()), "f", 1)
@@ -102,7 +102,7 @@ def test_the_distance_is_relative_to_the_synced_model() -> None:
     ],
 )
 def test_a_block_that_does_not_fit_is_refused_and_changes_nothing(block: Block, complaint: str) -> None:
-    model = LocalModel(LAYOUT)
+    model = LocalModel(LAYOUT, MODEL)
     with pytest.raises(RefusedError, match=complaint):
         model.downloaded(block, "f", 1)
     assert not model.local.any()
@@ -111,7 +111,12 @@ def test_a_block_that_does_not_fit_is_refused_and_changes_nothing(block: Block, 
 
 def test_a_snapshot_of_another_shape_is_refused() -> None:
     with pytest.raises(RefusedError, match="another shape"):
-        LocalModel(BlockLayout(8, BLOCK)).restore(LocalModel(LAYOUT).snapshot(1))
+        LocalModel(BlockLayout(8, BLOCK), MODEL).restore(LocalModel(LAYOUT, MODEL).snapshot(1))
+
+
+def test_a_snapshot_of_another_model_of_the_same_shape_is_refused() -> None:
+    with pytest.raises(RefusedError, match="another one"):
+        LocalModel(LAYOUT, b"othermod").restore(LocalModel(LAYOUT, MODEL).snapshot(1))
 
 
 @given(st.integers(1, 100), st.integers(1, 30))

@@ -113,6 +113,7 @@ class DeviceMachine:
         self._reported: SentReport | None = None
         self._step_s: float | None = None
         self._telemetry: Telemetry | None = None
+        self._planned: tuple[float, Plan] | None = None
         self._binding = ""
         self._unoffered = 0
         """Trainings since the last release was prepared."""
@@ -235,7 +236,7 @@ class DeviceMachine:
             model_distance=self.model.distance(),
             budget_left=self.guard.left,
         )
-        self._telemetry = report
+        self._telemetry, self._planned = report, None
         plan = self._plan()
         if plan.binding != self._binding:
             self._binding = plan.binding
@@ -247,10 +248,17 @@ class DeviceMachine:
             yield Publish(Topic(Kind.TELEMETRY, self.profile.device), report, qos=0)
 
     def _plan(self) -> Plan:
-        """Eq. 4 with what is known now. Steps already paid for may leave even when the budget is spent."""
+        """Eq. 4 with what is known now. Steps already paid for may leave even when the budget is spent.
+
+        It is solved anew when the telemetry changed, and at every step once the budget comes to its end.
+        """
         steps = self._training.steps
         payable = self.guard.steps_left + self._unoffered * steps
-        return plan_contact(self.profile.size, self._telemetry, self._training, self._resources, payable)
+        enough = min(payable, 10.0 * steps)
+        if self._planned is None or self._planned[0] != enough:
+            plan = plan_contact(self.profile.size, self._telemetry, self._training, self._resources, payable)
+            self._planned = (enough, plan)
+        return self._planned[1]
 
     # --- messages
 

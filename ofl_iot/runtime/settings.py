@@ -44,7 +44,7 @@ class SimulationSettings(msgspec.Struct, frozen=True):
     seed: Number = 0
     alpha: Positive = 0.5
     """Of the Dirichlet split: the smaller, the more the devices' data differ."""
-    step_s: Positive = 0.02
+    step_s: Positive = 0.03
     """Seconds a training step takes on the fastest device type (D); slower types take longer in proportion."""
 
 

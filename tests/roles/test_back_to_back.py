@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.codec import decode, encode
@@ -84,7 +83,6 @@ def test_what_the_device_trains_the_leader_merges() -> None:
     assert pair.leader.cluster.model[0] >= 4.0
 
 
-@pytest.mark.xfail(strict=True, reason="new chunks bear numbers that the leader holds: confirmed, never merged")
 def test_a_device_that_lost_its_store_loses_no_new_work() -> None:
     pair = Pair()
     pair.trainings = 4

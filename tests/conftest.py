@@ -16,8 +16,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from broker.embedded import EmbeddedBroker
+
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.load_profile("steady")
+"""Laws are tried on the same examples each time, and take the time they take: the machine may be busy."""
 
 DEADLINE_S = 20.0
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from ofl_iot.protocol.chunks import ChunkHead, split_update
-from ofl_iot.protocol.codec import decode, decode_body, encode, encode_body
+from ofl_iot.protocol.codec import Body, decode, decode_body, encode, encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
     Block,
@@ -14,6 +16,9 @@ from ofl_iot.protocol.messages import (
     Contribution,
     Echo,
     Inclusion,
+    KeyMember,
+    KeyOne,
+    KeyOpen,
     Manifest,
     Member,
     Message,
@@ -32,6 +37,7 @@ from ofl_iot.protocol.topics import Kind
 from tests.protocol.samples import message_classes
 
 MODEL = b"\x01\x02\x03\x04\x05\x06\x07\x08"
+KEY = 32 * b"K"
 HEAD = ChunkHead(term=3, model=MODEL, size=1000, base_round=7, weight=120.0, update_no=9)
 
 
@@ -43,8 +49,11 @@ def chunk_of(places: list[int], values: list[float]) -> Message:
 GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     "status": (
         Kind.STATUS,
-        Status(online=True, term=3, sample_count=120, model=MODEL, size=1000, device_type="A", released=41),
-        "920199a6737461747573c30378c4080102030405060708cd03e8a14129c400",
+        Status(online=True, term=3, sample_count=120, model=MODEL, size=1000, device_type="A", sealing_key=KEY),
+        (
+            "920198a6737461747573c30378c4080102030405060708cd03e8a141c420"
+            "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
+        ),
     ),
     "telemetry": (
         Kind.TELEMETRY,
@@ -60,7 +69,11 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Assignment(3, 1, "truck-1", SeqSet(4, (6, 9)), ("truck-2",), (Member("truck-1", SeqSet(4), 120),)),
         ("920197aa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329193a7747275636b2d3192049078"),
     ),
-    "receipt": (Kind.RECEIPT, Receipt(3, (5, 8), SeqSet(4, (6, 6)), 8), "920195a77265636569707403920508920492060608"),
+    "receipt": (
+        Kind.RECEIPT,
+        Receipt(3, (5, 8), SeqSet(4, (6, 6)), 8, highest=9),
+        "920196a7726563656970740392050892049206060809",
+    ),
     "part receipt": (
         Kind.RECEIPT,
         PartReceipt(3, 12, "contribute", (0, 1)),
@@ -117,8 +130,20 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         ),
     ),
 }
-CONTRIBUTION = Contribution(b"payload", (Settlement("truck-2", (5, 8)),), 120, 2)
-CONTRIBUTION_BYTES = "920195ac636f6e747269627574696f6ec4077061796c6f61649192a7747275636b2d329205087802"
+BODIES: dict[str, tuple[Body, str]] = {
+    "contribution": (
+        Contribution(b"payload", (Settlement("truck-2", (5, 8)),), 120, 2),
+        "920195ac636f6e747269627574696f6ec4077061796c6f61649192a7747275636b2d329205087802",
+    ),
+    "key open": (
+        KeyOpen(3, 1, (KeyMember("truck-1", KEY),), 2, "main"),
+        (
+            "920196a76b65796f70656e03019192a7747275636b2d31c420"
+            "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b02a46d61696e"
+        ),
+    ),
+    "key one": (KeyOne(b"contribution", b"relin"), "920193a66b65796f6e65c40c636f6e747269627574696f6ec40572656c696e"),
+}
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -128,10 +153,13 @@ def test_the_bytes_of_a_message_have_not_changed(name: str) -> None:
     assert decode(kind, bytes.fromhex(golden)) == message
 
 
-def test_the_bytes_of_a_contribution_have_not_changed() -> None:
-    assert encode_body(CONTRIBUTION).hex() == CONTRIBUTION_BYTES
-    assert decode_body(Contribution, bytes.fromhex(CONTRIBUTION_BYTES)) == CONTRIBUTION
+@pytest.mark.parametrize("name", BODIES)
+def test_the_bytes_of_a_body_have_not_changed(name: str) -> None:
+    body, golden = BODIES[name]
+    assert encode_body(body).hex() == golden
+    assert decode_body(type(body), bytes.fromhex(golden)) == body
 
 
 def test_every_message_has_a_golden_vector() -> None:
     assert {type(message) for _, message, _ in GOLDEN.values()} == message_classes()
+    assert {type(body) for body, _ in BODIES.values()} == set(get_args(Body))

@@ -126,7 +126,7 @@ class ClusterLaws(RuleBasedStateMachine):
         assert named == self.frozen
 
 
-ClusterLaws.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ClusterLaws.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestClusterLaws = ClusterLaws.TestCase
 
 

@@ -538,7 +538,7 @@ def test_a_link_that_returns_brings_everything_that_must_be_known_again() -> Non
     ]  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 6)), max_size=30))
 def test_model_and_books_agree_whatever_crashes(story: list[tuple[int, int | None]]) -> None:
     """Each closed round adds 1 to the model and settles one chunk of A: after any crash both say the same."""

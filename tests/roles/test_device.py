@@ -426,7 +426,7 @@ happenings = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(happenings, deaths), max_size=25))
 def test_a_crash_between_any_two_commands_loses_no_stored_work_and_releases_none_twice(story: list[tuple]) -> None:
     life = Life()

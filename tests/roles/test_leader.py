@@ -474,7 +474,7 @@ chunk_events = st.builds(numbered, st.sampled_from([A, B]), st.integers(1, 6))
 happenings = chunk_events | st.sampled_from(["open", "protected"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(happenings, st.none() | st.integers(0, 4)), max_size=25))
 def test_what_was_confirmed_is_merged_once_whatever_crashes(story: list[tuple]) -> None:
     """Crash behind any command, restart from the store: what has a receipt is in the model, and in it once."""

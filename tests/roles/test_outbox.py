@@ -109,7 +109,7 @@ class OutboxLaws(RuleBasedStateMachine):
         assert (self.outbox.next_due() is None) == (not self.under_way())
 
 
-OutboxLaws.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+OutboxLaws.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestOutboxLaws = OutboxLaws.TestCase
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.roles.commands import (
@@ -28,13 +29,17 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     Trained,
 )
-from ofl_iot.runtime.protection import Clear
+from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.runtime.protection import aggregate_clear
 from ofl_iot.runtime.settings import Settings
+from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto
 from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox, TypePace
 from ofl_iot.workloads.base import Workload
 from ofl_iot.workloads.digits import digits_federation
 
 SIZE = 6
+FEDERATION = FederationId("harbour")
+CLEAR = ProtectionRules(mode="clear")
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +51,12 @@ def workload() -> Workload:
 def device_toolbox(workload: Workload, seed: int = 0) -> DeviceToolbox:
     settings = Settings()
     rules = settings.device_rules()
-    return DeviceToolbox(
-        workload, rules, Clear(workload.size), np.random.default_rng(seed), density=settings.upload.density
-    )
+    crypto = LeaderCrypto(FEDERATION, CLEAR)
+    return DeviceToolbox(workload, rules, crypto, np.random.default_rng(seed), density=settings.upload.density)
+
+
+def coordinator_toolbox(judge: Workload) -> CoordinatorToolbox:
+    return CoordinatorToolbox(judge, CoordinatorCrypto(FEDERATION, CLEAR), CLEAR)
 
 
 def head(workload: Workload) -> ChunkHead:
@@ -124,26 +132,37 @@ def test_a_ledger_that_cannot_be_read_is_a_failure_and_not_a_new_ledger(workload
 
 
 def test_nobody_runs_anothers_jobs(workload: Workload) -> None:
-    with pytest.raises(TypeError, match="a device does not run AggregateRound"):
+    with pytest.raises(TypeError, match="this party does not run AggregateRound"):
         device_toolbox(workload).run(AggregateRound(1, ()))
-    with pytest.raises(TypeError, match="a coordinator does not run TrainLocally"):
-        CoordinatorToolbox(None, Clear(SIZE)).run(TrainLocally(np.zeros(SIZE, np.float32), 1))
+    with pytest.raises(TypeError, match="this party does not run TrainLocally"):
+        coordinator_toolbox(workload).run(TrainLocally(workload.initial(0), 1))
 
 
 # --- the coordinator's jobs
 
 
 def test_a_global_model_is_judged_on_held_out_data(workload: Workload) -> None:
-    toolbox = CoordinatorToolbox(workload, Clear(workload.size))
-    judged = toolbox.run(EvaluateModel(4, workload.initial(0)))
+    judged = coordinator_toolbox(workload).run(EvaluateModel(4, workload.initial(0)))
     assert isinstance(judged, Evaluated)
     assert judged.round_no == 4
     assert 0 <= judged.accuracy <= 1
 
 
-def test_a_coordinator_without_data_says_so() -> None:
-    failed = CoordinatorToolbox(None, Clear(SIZE)).run(EvaluateModel(1, np.zeros(SIZE, np.float32)))
-    assert failed == JobFailed("EvaluateModel", "RoundError: no held-out data at the coordinator")
+def test_a_round_that_cannot_be_aggregated_is_a_failure(workload: Workload) -> None:
+    failed = coordinator_toolbox(workload).run(AggregateRound(1, (Contributed("short", b"", 10, 1),)))
+    assert failed == JobFailed("AggregateRound", "RoundError: no usable contribution")
+
+
+def test_a_round_in_the_clear_is_summed_from_what_the_leaders_protected(workload: Workload) -> None:
+    updates = {"a": np.full(workload.size, 1, np.float32), "b": np.full(workload.size, 3, np.float32)}
+    contributions = []
+    for leader, update in updates.items():
+        protected = device_toolbox(workload).run(ProtectContribution(1, update, DeviceId(leader)))
+        assert isinstance(protected, ContributionProtected)
+        contributions.append(Contributed(leader, protected.payload, 10, 1))
+    result = coordinator_toolbox(workload).run(AggregateRound(1, tuple(contributions)))
+    assert isinstance(result, RoundAggregated)
+    assert np.allclose(result.update, 2.0)
 
 
 vectors = st.lists(st.floats(-100, 100, width=32), min_size=SIZE, max_size=SIZE)
@@ -151,13 +170,11 @@ vectors = st.lists(st.floats(-100, 100, width=32), min_size=SIZE, max_size=SIZE)
 
 @given(clusters=st.lists(st.tuples(vectors, st.integers(1, 10_000)), min_size=1, max_size=5))
 def test_the_clear_sum_is_the_mean_weighted_by_samples(clusters: list[tuple[list[float], int]]) -> None:
-    protection = Clear(SIZE)
     contributions = tuple(
-        Contributed(f"c{number}", protection.protect(np.array(values, np.float32)), samples, updates=1)
+        Contributed(f"c{number}", np.array(values, "<f4").tobytes(), samples, updates=1)
         for number, (values, samples) in enumerate(clusters)
     )
-    result = CoordinatorToolbox(None, protection).run(AggregateRound(1, contributions))
-    assert isinstance(result, RoundAggregated)
+    result = aggregate_clear(AggregateRound(1, contributions), SIZE, "mean")
     wanted = np.average([values for values, _ in clusters], axis=0, weights=[samples for _, samples in clusters])
     assert np.allclose(result.update, wanted, atol=1e-3)
     assert sum(result.weights.values()) == pytest.approx(1.0)
@@ -165,19 +182,14 @@ def test_the_clear_sum_is_the_mean_weighted_by_samples(clusters: list[tuple[list
 
 
 def test_what_cannot_be_used_is_refused_by_name_and_the_rest_counts() -> None:
-    good = Clear(SIZE).protect(np.ones(SIZE, np.float32))
-    result = CoordinatorToolbox(None, Clear(SIZE)).run(
-        AggregateRound(
-            1,
-            (
-                Contributed("good", good, 10, 3),
-                Contributed("idle", good, 10, 0),
-                Contributed("short", good[:-1], 10, 1),
-                Contributed("poisoned", np.full(SIZE, np.nan, "<f4").tobytes(), 10, 1),
-            ),
-        )
+    good = np.ones(SIZE, "<f4").tobytes()
+    contributions = (
+        Contributed("good", good, 10, 3),
+        Contributed("idle", good, 10, 0),
+        Contributed("short", good[:-1], 10, 1),
+        Contributed("poisoned", np.full(SIZE, np.nan, "<f4").tobytes(), 10, 1),
     )
-    assert isinstance(result, RoundAggregated)
+    result = aggregate_clear(AggregateRound(1, contributions), SIZE, CLEAR.s_factor)
     assert np.array_equal(result.update, np.ones(SIZE, np.float32))
     assert result.weights == {"good": 1.0, "idle": 0.0}
     assert result.refused.keys() == {"short", "poisoned"}
@@ -185,7 +197,7 @@ def test_what_cannot_be_used_is_refused_by_name_and_the_rest_counts() -> None:
 
 def test_protecting_is_a_leaders_job(workload: Workload) -> None:
     update = np.arange(workload.size, dtype=np.float32)
-    protected = device_toolbox(workload).run(ProtectContribution(2, update))
+    protected = device_toolbox(workload).run(ProtectContribution(2, update, DeviceId("a")))
     assert protected == ContributionProtected(2, update.astype("<f4").tobytes())
 
 

@@ -109,7 +109,7 @@ class AgentMachine:
     def _reached_by(self, event: Arrived) -> list[Machine]:
         message, kind = event.message, event.topic.kind
         if isinstance(message, Assignment):
-            return [self.leader, self.device]  # a new leader must be ready for its own device's first pull
+            return [self.leader, self.device, self.keeper]  # a new leader must be ready for its own device's first pull
         if kind in _FOR_KEEPER or (isinstance(message, PartReceipt) and message.stage != CONTRIBUTE):
             return [self.keeper]
         return [self.leader] if kind in _FOR_LEADER or isinstance(message, PartReceipt) else [self.device]

@@ -215,6 +215,8 @@ class ScoreRound:
     key: CoordinatorKey = field(repr=False)
     contributions: tuple[Contributed, ...]
     active: tuple[str, ...]
+    size: int
+    """Parameters of the model."""
 
 
 @dataclass(frozen=True)

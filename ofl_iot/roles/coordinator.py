@@ -121,7 +121,7 @@ class CoordinatorMachine:
         elif isinstance(event, JobFailed):
             yield tell("job failed", "error", job=event.job, reason=event.reason)
             if event.job != EvaluateModel.__name__:
-                yield from self._rounds.abandon(event.reason)
+                yield from self._rounds.job_failed(event)
         else:
             raise TypeError(f"a coordinator does not expect {type(event).__name__}")
 

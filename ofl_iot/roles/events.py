@@ -140,7 +140,10 @@ class DecryptionAnswered:
     """A leader's decryption share; it is stored before it is sent."""
 
     round_no: int
-    label: str
+    request: str
+    """Digest of the request."""
+    ciphertext: str
+    """Digest of the ciphertext in it: one must never be answered for two requests."""
     share: bytes = field(repr=False)
 
 
@@ -183,6 +186,8 @@ class JobFailed:
 
     job: str
     reason: str
+    culprits: tuple[str, ...] = ()
+    """Leaders that are known to have sent what made it fail."""
 
 
 Event: TypeAlias = (

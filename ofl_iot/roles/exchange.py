@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from ofl_iot.errors import LateError
+from ofl_iot.errors import DecodeError, LateError
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import BodyJoiner, split_body
 from ofl_iot.roles.part_sender import PartSender
+
+PATIENCE = 32
+"""A body not confirmed after so many times `resend_s` is given up: its receiver has gone or does not want it."""
 
 
 class BodyExchange:
@@ -19,20 +22,30 @@ class BodyExchange:
         self._senders: dict[tuple[str, str], PartSender] = {}
         self._joiners: dict[tuple[str, str], BodyJoiner] = {}
         self._received: dict[tuple[str, str], bytes] = {}
+        """Digests of whole bodies."""
+        self._until: dict[tuple[str, str], float] = {}
 
     def send(self, peer: str, stage: str, body: bytes) -> None:
         """Begin to send a body; `due` says what to publish when."""
         parts = split_body(body, self.term, self.number, stage)
         self._senders[peer, stage] = PartSender(parts, resend_s=self._resend_s)
+        self._until.pop((peer, stage), None)
 
-    def forget(self, stage: str) -> None:
-        """Give a stage up: nothing more of it is sent, what came of it is void."""
-        for held in (self._senders, self._joiners, self._received):
-            for key in [key for key in held if key[1] == stage]:
-                del held[key]
+    def send_only(self, stage: str) -> None:
+        """Give the sending of all other stages up: what they carry is void."""
+        self._senders = {key: sender for key, sender in self._senders.items() if key[1] == stage}
+
+    def send_again(self, peer: str) -> None:
+        """Send everything to a peer again: it may have lost what it confirmed."""
+        for (receiver, _), sender in self._senders.items():
+            if receiver == peer:
+                sender.restart()
 
     def due(self, now: float) -> list[tuple[str, Part]]:
         """Peers and parts to send now."""
+        for key in list(self._senders):
+            if now > self._until.setdefault(key, now + PATIENCE * self._resend_s):
+                del self._senders[key]
         return [(peer, part) for (peer, _), sender in self._senders.items() for part in sender.due(now)]
 
     @property
@@ -51,19 +64,35 @@ class BodyExchange:
         if sender and (receipt.term, receipt.round_no) == (self.term, self.number):
             sender.confirm(receipt.parts)
 
+    def heard_of(self, peer: str) -> bool:
+        """Whether any part of a body came from a peer."""
+        return any(key[0] == peer for held in (self._joiners, self._received) for key in held)
+
     def take(self, peer: str, part: Part) -> tuple[PartReceipt, bytes | None]:
-        """Take a part; the receipt to answer with, and the body when this part completed it."""
+        """Take a part; the receipt to answer with, and the body when this part completed it.
+
+        A peer that began anew may send another body for the same stage: the later one counts.
+        """
         if (part.term, part.round_no) != (self.term, self.number):
             raise LateError(f"a part of exchange {part.term}.{part.round_no}, not {self.term}.{self.number}")
-        receipt = PartReceipt(part.term, part.round_no, part.stage, (part.part,))
+        receipt = receipt_of(part)
         key = (peer, part.stage)
-        if key in self._received:
+        if self._received.get(key) == part.digest:
             return receipt, None
         joiner = self._joiners.get(key)
         if joiner is None or joiner.digest != part.digest:
             joiner = self._joiners[key] = BodyJoiner.expecting(part, self._max_bytes)
-        body = joiner.add(part)
+        try:
+            body = joiner.add(part)
+        except DecodeError:
+            del self._joiners[key]
+            raise
         if body is not None:
             del self._joiners[key]
-            self._received[key] = b""
+            self._received[key] = part.digest
         return receipt, body
+
+
+def receipt_of(part: Part) -> PartReceipt:
+    """The confirmation of one part."""
+    return PartReceipt(part.term, part.round_no, part.stage, (part.part,))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import Part, PartReceipt
+from ofl_iot.protocol.messages import Assignment, Part, PartReceipt
 from ofl_iot.protocol.parts import digest_of
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import (
@@ -51,6 +53,15 @@ _MAX_REQUESTS = 8
 """Decryption requests of one round that a keeper answers: scores and model, each with a few changes of the set."""
 
 
+class StoredShare(msgspec.Struct, frozen=True, array_like=True):
+    """A decryption share as it was sent, and for what; known by the digest of its request."""
+
+    term: int
+    round_no: int
+    ciphertext: str
+    share: bytes
+
+
 class KeeperMachine:
     """One device's part in what the leaders do together."""
 
@@ -60,8 +71,9 @@ class KeeperMachine:
         self._ring = KeyRing(me, resend_s)
         self._exchange: BodyExchange | None = None
         self._asked: dict[str, str] = {}
-        self._shares: dict[str, bytes] = {}
-        """By the digest of their request."""
+        """The requests of this round: the label of each, by its digest."""
+        self._shares: dict[str, StoredShare] = {}
+        """Of the last round that was answered, by the digest of their request."""
 
     @property
     def material(self) -> KeyMaterial | None:
@@ -101,15 +113,20 @@ class KeeperMachine:
             yield from self._ring.send_due(now) if event.name == KEY_RESEND else self._send(now)
         elif isinstance(event, JobFailed):
             yield tell("key work failed", "error", job=event.job, reason=event.reason)
+            yield from self._ring.failed(event, now)
 
     def _start(self, stored: Stored) -> Iterator[Command]:
-        self._shares = {str(digest): share for digest, share in stored.get(SHARES, {}).items()}
+        rows = stored.get(SHARES, {}).items()
+        self._shares = {str(digest): msgspec.msgpack.decode(row, type=StoredShare) for digest, row in rows}
         yield Subscribe(Kind.KEYS, receiver=self._me)
         yield Subscribe(Kind.DECRYPT, receiver=self._me)
         yield from self._ring.start(stored)
 
     def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
         message, sender = event.message, event.topic.sender
+        if isinstance(message, Assignment):
+            yield from self._assigned(message)
+            return
         if not isinstance(message, Part | PartReceipt):
             raise RefusedError(f"a {event.topic.kind.name} message is not for a keeper")
         if event.topic.kind == Kind.KEYS:
@@ -123,10 +140,19 @@ class KeeperMachine:
         else:
             yield from self._request(message, now)
 
+    def _assigned(self, assignment: Assignment) -> Iterator[Command]:
+        """A key share is deleted when its term is over for this device."""
+        key = self.material
+        if key and assignment.leader != self._me and assignment.term > key.opened.term:
+            self._exchange, self._asked = None, {}
+            yield from self._ring.drop_share()
+
     def _request(self, part: Part, now: float) -> Iterator[Command]:
         key = self.material
         if key is None or part.term != key.opened.term:
             raise LateError(f"a request to decrypt under the key of term {part.term}")
+        if any((part.term, part.round_no) < (share.term, share.round_no) for share in self._shares.values()):
+            raise LateError(f"a request to decrypt of round {part.round_no}, which is over")
         if self._exchange is None or (part.term, part.round_no) > (self._exchange.term, self._exchange.number):
             self._exchange = BodyExchange(
                 part.term, part.round_no, resend_s=self._resend_s, max_bytes=_MAX_REQUEST_BYTES
@@ -136,27 +162,45 @@ class KeeperMachine:
         yield Publish(Topic(Kind.SHARE, self._me), receipt)
         if request is None:
             return
-        if len(self._asked) >= _MAX_REQUESTS:
+        digest = digest_of(request).hex()
+        under_way = digest in self._asked and digest not in self._shares
+        if digest not in self._asked and len(self._asked.keys() | self._answered_in(part)) >= _MAX_REQUESTS:
             raise RefusedError(f"more than {_MAX_REQUESTS} requests to decrypt in round {part.round_no}")
-        digest = self._asked[part.stage] = digest_of(request).hex()
+        self._asked[digest] = part.stage
         if digest in self._shares:
-            self._exchange.send(COORDINATOR, part.stage, self._shares[digest])
-            yield from self._send(now)
-        else:
+            yield from self._send_share(digest, now)
+        elif not under_way:
             yield Compute(AnswerDecryption(key, self._me, part.round_no, part.stage, request))
 
+    def _answered_in(self, part: Part) -> set[str]:
+        spoken = self._shares.items()
+        return {digest for digest, share in spoken if (share.term, share.round_no) == (part.term, part.round_no)}
+
     def _answered(self, event: DecryptionAnswered, now: float) -> Iterator[Command]:
-        if self._exchange is None or self._exchange.number != event.round_no or event.label not in self._asked:
+        if self._exchange is None or self._exchange.number != event.round_no or event.request not in self._asked:
             return  # the round has passed
-        digest = self._asked[event.label]
-        ops = [] if digest in self._shares else [Put(SHARES, digest, event.share)]
-        if len(self._shares) > 4 * _MAX_REQUESTS:
+        if event.request not in self._shares:
+            if any(share.ciphertext == event.ciphertext for share in self._shares.values()):
+                yield tell("share withheld", "error", round_no=event.round_no, reason="this ciphertext was answered")
+                return
+            yield from self._store(event, self._exchange.term)
+        yield from self._send_share(event.request, now)
+
+    def _store(self, event: DecryptionAnswered, term: int) -> Iterator[Command]:
+        """Of an earlier round nothing is asked again: its shares go when the first one of a new round comes."""
+        over = any((share.term, share.round_no) != (term, event.round_no) for share in self._shares.values())
+        if over:
             self._shares = {}
-            ops = [DeleteTable(SHARES), *ops]  # type: ignore[list-item]
-        share = self._shares.setdefault(digest, event.share)
-        if ops:
-            yield Persist(tuple(ops))
-        self._exchange.send(COORDINATOR, event.label, share)
+        share = self._shares[event.request] = StoredShare(term, event.round_no, event.ciphertext, event.share)
+        put = Put(SHARES, event.request, msgspec.msgpack.encode(share))
+        yield Persist((DeleteTable(SHARES), put) if over else (put,))
+
+    def _send_share(self, digest: str, now: float) -> Iterator[Command]:
+        """Send a stored share; what answered an earlier request is void."""
+        assert self._exchange is not None  # noqa: S101  # a request has come
+        label = self._asked[digest]
+        self._exchange.send(COORDINATOR, label, self._shares[digest].share)
+        self._exchange.send_only(label)
         yield from self._send(now)
 
     def _send(self, now: float) -> Iterator[Command]:

@@ -15,7 +15,7 @@ import msgspec
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.codec import decode_body
-from ofl_iot.protocol.messages import KeyOpen, Part, PartReceipt
+from ofl_iot.protocol.messages import KeyMember, KeyOpen, Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import (
     BeginKeys,
@@ -30,14 +30,18 @@ from ofl_iot.roles.commands import (
     SetTimer,
     tell,
 )
-from ofl_iot.roles.events import KeysBegun, KeysFinished, SealingKeyMade
-from ofl_iot.roles.exchange import BodyExchange
-from ofl_iot.roles.storage import Put, Stored
+from ofl_iot.roles.events import JobFailed, KeysBegun, KeysFinished, SealingKeyMade
+from ofl_iot.roles.exchange import BodyExchange, receipt_of
+from ofl_iot.roles.storage import Delete, Put, Stored
 
 TABLE = "keeper.keys"
 RESEND = "keeper.keys.resend"
 OPEN, ONE, DEAL, TWO = "open", "one", "deal", "two"
+FAULT = "fault"
+"""To the coordinator: what the leader of this name sent cannot be used."""
 MAX_BODY_BYTES = 1 << 24
+_MAX_EARLY = 64
+"""Parts kept for an opening still to come; the others are sent again."""
 
 
 class KeyRing:
@@ -83,12 +87,16 @@ class KeyRing:
             yield from self._take_opening(sender, message)
             return
         if self._exchange is None or (message.term, message.round_no) > (self._exchange.term, self._exchange.number):
-            self._early = [*self._early[-256:], (sender, message)]  # another leader heard of the opening before us
+            self._early = [*self._early[1 - _MAX_EARLY :], (sender, message)]  # it heard of the opening before us
             return
+        self._check_member(sender, message.stage)
+        if (message.term, message.round_no) < (self._exchange.term, self._exchange.number):
+            yield Publish(Topic(Kind.KEYS, self._me, sender), receipt_of(message))  # lest it is sent again
+            raise LateError("a key generation that is over")
         receipt, body = self._exchange.take(sender, message)
         yield Publish(Topic(Kind.KEYS, self._me, sender), receipt)
         if body is not None:
-            self._keep(sender, message.stage, body)
+            (self._ones if message.stage == ONE else self._deals)[sender] = body
             yield from self._finish_if_complete()
 
     def begun(self, event: KeysBegun, now: float) -> Iterator[Command]:
@@ -117,11 +125,22 @@ class KeyRing:
         if opened is None or self._exchange is None or (event.term, event.attempt) != (opened.term, opened.attempt):
             return
         self.material = event.material
-        self._begun = None
+        self._begun, self._ones, self._deals = None, {}, {}
         yield Persist((Put(TABLE, "material", msgspec.msgpack.encode(event.material)),))
         yield tell("key share ready", term=event.term, leaders=len(opened.members), threshold=opened.threshold)
         self._exchange.send(COORDINATOR, TWO, event.two)
         yield from self._send(now)
+
+    def failed(self, event: JobFailed, now: float) -> Iterator[Command]:
+        """The key share cannot be made: tell the coordinator whose fault it is, where that is known."""
+        if self._exchange and event.job == FinishKeys.__name__ and event.culprits:
+            self._exchange.send(COORDINATOR, FAULT, event.culprits[0].encode())
+            yield from self._send(now)
+
+    def drop_share(self) -> Iterator[Command]:
+        """The term of the key is over, and this device leads no longer."""
+        self.material = None
+        yield Persist((Delete(TABLE, "material"),))
 
     def send_due(self, now: float) -> Iterator[Command]:
         """Send again what was not confirmed."""
@@ -135,6 +154,8 @@ class KeyRing:
     def _take_opening(self, sender: DeviceId, part: Part) -> Iterator[Command]:
         if sender != COORDINATOR:
             raise RefusedError(f"{sender} is not the coordinator and opens no key generation")
+        if self._sealing_private is None:
+            raise LateError("a key generation before this device has its sealing key")  # it is opened again
         held = self._opened
         if held and (part.term, part.round_no) < (held.term, held.attempt):
             raise LateError("a key generation that is over")
@@ -142,22 +163,23 @@ class KeyRing:
             self._opening = BodyExchange(part.term, part.round_no, resend_s=self._resend_s, max_bytes=1 << 20)
         receipt, body = self._opening.take(sender, part)
         yield Publish(Topic(Kind.KEYS, self._me, COORDINATOR), receipt)
-        if body is None or self._sealing_private is None:
+        if body is None:
             return
         opened = decode_body(KeyOpen, body)
-        if self._me not in {member.leader for member in opened.members}:
-            raise RefusedError("a key generation that this device is not part of")
+        if (opened.term, opened.attempt) != (part.term, part.round_no):
+            raise RefusedError("a key generation whose opening says another term or attempt than its parts")
+        if KeyMember(self._me, self.sealing_public) not in opened.members:
+            raise RefusedError("a key generation that this device, with its sealing key, is not part of")
         self._opened = opened
         self._exchange = BodyExchange(opened.term, opened.attempt, resend_s=self._resend_s, max_bytes=MAX_BODY_BYTES)
         self._begun, self._ones, self._deals = None, {}, {}
         yield Compute(BeginKeys(opened, self._me, self._sealing_private))
 
-    def _keep(self, sender: DeviceId, stage: str, body: bytes) -> None:
+    def _check_member(self, sender: DeviceId, stage: str) -> None:
         if self._opened is None or sender not in {member.leader for member in self._opened.members}:
             raise RefusedError(f"{sender} takes no part in this key generation")
         if stage not in (ONE, DEAL):
             raise RefusedError(f"a leader does not expect the stage {stage!r}")
-        (self._ones if stage == ONE else self._deals)[sender] = body
 
     def _finish_if_complete(self) -> Iterator[Command]:
         opened = self._opened

@@ -24,13 +24,14 @@ from ofl_iot.roles.commands import (
     Command,
     Compute,
     EvaluateModel,
+    MakeKeys,
     Persist,
     Publish,
     SetTimer,
     tell,
 )
 from ofl_iot.roles.decryption import Decryption
-from ofl_iot.roles.events import DecryptionRequested, KeysMade, RoundAggregated
+from ofl_iot.roles.events import DecryptionRequested, JobFailed, KeysMade, RoundAggregated
 from ofl_iot.roles.global_model import GlobalModel
 from ofl_iot.roles.key_maker import KeyMaker
 from ofl_iot.roles.roster import Roster
@@ -102,8 +103,10 @@ class Rounds:
     def say_again(self, now: float) -> Iterator[Command]:
         """The link is back: the open round and everything unconfirmed is said again."""
         yield from self._remind(now)
+        self._keys.link_lost()
         yield from self._keys.send_due(now)
         if self._decryption:
+            self._decryption.link_lost()
             yield from self._decryption.send_due(now)
 
     @property
@@ -144,18 +147,36 @@ class Rounds:
             yield from self._deadline(now)
         elif name == key_maker.RESEND:
             yield from self._keys.send_due(now)
-        elif name == key_maker.DEADLINE and self._keys.under_way:
-            missing = self._keys.missing()
-            yield tell("key generation failed", "warning", missing=sorted(missing))
-            self.lost.update(DeviceId(leader) for leader in missing)
-            yield from self._keys.stop()
-            self.ended = True
+        elif name == key_maker.DEADLINE:
+            yield from self._key_failed()
         elif name == decryption.RESEND and self._decryption:
             yield from self._decryption.send_due(now)
         elif name == decryption.DEADLINE and self._decryption:
-            yield from self._decryption.deadline()
+            yield from self._decryption.deadline(now)
             if not self._decryption.possible:
                 yield from self.abandon("too few leaders are left to decrypt")
+
+    def job_failed(self, event: JobFailed) -> Iterator[Command]:
+        """A decryption goes on without those whose shares made it fail; otherwise key generation or round is over."""
+        if event.job == MakeKeys.__name__:
+            self._keys.blame(event.culprits)
+            yield from self._key_failed()
+        elif self._decryption and event.culprits:
+            yield from self._decryption.failed(event.job, event.culprits)
+            if not self._decryption.possible:
+                yield from self.abandon(event.reason)
+        else:
+            yield from self.abandon(event.reason)
+
+    def _key_failed(self) -> Iterator[Command]:
+        """Who did not do its part is replaced, then a key is made anew."""
+        if not self._keys.under_way:
+            return
+        missing = self._keys.missing()
+        yield tell("key generation failed", "warning", missing=sorted(missing))
+        self.lost.update(DeviceId(leader) for leader in missing)
+        yield from self._keys.stop()
+        self.ended = True
 
     def receive(self, kind: Kind, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
         """A part or a receipt from a leader."""
@@ -279,7 +300,15 @@ class Rounds:
         if not current.opened.key_id or key is None:
             yield Compute(AggregateRound(number, contributions, dict(self._evidence)))
             return
-        self._decryption = Decryption(key, number, contributions, dict(self._evidence), self._protection)
+        self._decryption = Decryption(
+            key,
+            number,
+            contributions,
+            dict(self._evidence),
+            self._protection,
+            size=len(self._model.values),
+            attempt=current.opened.attempt,
+        )
         if len(speaking) < 2:
             yield from self.abandon("a single cluster has merged anything: its update would be seen")
         elif not self._decryption.possible:

@@ -5,16 +5,17 @@ Importing the kernels costs a second and tens of megabytes, so a device that nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ofl_iot.errors import CryptoError, RoundError
+from ofl_iot.errors import CryptoError, ProtocolError, RoundError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, Term
 from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.messages import KeyOne, KeyOpen
+from ofl_iot.protocol.parts import digest_of
 from ofl_iot.robust.scores import RoundScores
 from ofl_iot.robust.sfactors import s_factor
 from ofl_iot.robust.verdict import Verdict
@@ -46,7 +47,7 @@ from ofl_iot.roles.events import (
 from ofl_iot.roles.rules import ProtectionRules
 
 if TYPE_CHECKING:
-    from ofl_iot.crypto.context import KeyContext, Origin
+    from ofl_iot.crypto.context import KeyContext
     from ofl_iot.crypto.encryption import EncryptedModel, PublicKey
     from ofl_iot.crypto.entropy import Entropy
     from ofl_iot.crypto.keygen import KeyContribution
@@ -55,8 +56,32 @@ if TYPE_CHECKING:
     from ofl_iot.crypto.sealing import Envelope
     from ofl_iot.crypto.threshold import HeldDecryption
 
+T = TypeVar("T")
+
 FEWEST_CONTRIBUTORS = 2
 """An aggregate of one is somebody's update: leaders refuse to decrypt it."""
+
+
+class CulpritError(CryptoError):
+    """What these leaders sent cannot be used, and it is known that it was they."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__("; ".join(faults.values()))
+        self.culprits = tuple(sorted(faults))
+
+
+def each_of(sent: Mapping[str, bytes], read: Callable[[DeviceId, bytes], T]) -> dict[str, T]:
+    """Read what each leader sent; raises CulpritError that names everyone whose bytes are not what they must be."""
+    good: dict[str, T] = {}
+    faults: dict[str, str] = {}
+    for sender, data in sent.items():
+        try:
+            good[sender] = read(DeviceId(sender), data)
+        except (CryptoError, ProtocolError) as error:  # noqa: PERF203  # each leader is judged apart
+            faults[sender] = f"{sender}: {error}"
+    if faults:
+        raise CulpritError(faults)
+    return good
 
 
 def context_of(federation: FederationId, opened: KeyOpen) -> KeyContext:
@@ -123,14 +148,15 @@ class LeaderCrypto:
         contributions, firsts = _ones(context, job.ones)
         public = keygen.combine_shares(context, contributions)
         mine = SealingKey(job.sealing_private)
-        deals = [
-            keygen.KeyDeal.from_bytes(
-                open_sealed(box, self._envelope(context, DeviceId(sender), job.me), mine, publics[sender]),
-                Origin(context, keygen.KEY_ROUND, DeviceId(sender)),
-            )
-            for sender, box in job.deals.items()
-        ]
-        share = keygen.combine_deals(context, job.me, deals)
+
+        def unseal(sender: DeviceId, box: bytes) -> keygen.KeyDeal:
+            opened = open_sealed(box, self._envelope(context, sender, job.me), mine, publics[sender])
+            deal = keygen.KeyDeal.from_bytes(opened, Origin(context, keygen.KEY_ROUND, sender))
+            if deal.receiver != job.me:
+                raise CryptoError(f"key deal from {sender}: made for {deal.receiver}")
+            return deal
+
+        share = keygen.combine_deals(context, job.me, each_of(job.deals, unseal).values())
         secret = keygen.LeaderSecret.from_bytes(job.secret, Origin(context, keygen.KEY_ROUND, job.me))
         first = relinearisation.combine_shares(context, firsts)
         two = relinearisation.complete_share(secret, first, self._entropy)
@@ -159,14 +185,15 @@ class LeaderCrypto:
         context = context_of(self._federation, job.key.opened)
         share = KeyShare.from_bytes(job.key.share, Origin(context, KEY_ROUND, job.me))
         asked = Origin(context, job.round_no, COORDINATOR)
+        request: ScalarRequest | DecryptionRequest
         if job.label.startswith(SCORES):
             most = ScorePlan(self._rules.max_energy).queries(context.leaders)
             request = ScalarRequest.from_bytes(job.request, asked)
             answer = partial_scalars(share, request, self._entropy, most).to_bytes()
         else:
-            model = DecryptionRequest.from_bytes(job.request, asked)
-            answer = partial_decrypt(share, model, self._entropy, FEWEST_CONTRIBUTORS).to_bytes()
-        return DecryptionAnswered(job.round_no, job.label, answer)
+            request = DecryptionRequest.from_bytes(job.request, asked)
+            answer = partial_decrypt(share, request, self._entropy, FEWEST_CONTRIBUTORS).to_bytes()
+        return DecryptionAnswered(job.round_no, digest_of(job.request).hex(), request.ciphertext_id.hex(), answer)
 
     def _envelope(self, context: KeyContext, sender: DeviceId, receiver: DeviceId) -> Envelope:
         from ofl_iot.crypto.sealing import Envelope
@@ -209,17 +236,17 @@ class CoordinatorCrypto:
         context = context_of(self._federation, job.opened)
         contributions, firsts = _ones(context, job.ones)
         public = keygen.combine_shares(context, contributions)
-        completions = [
-            relinearisation.RelinCompletion.from_bytes(two, Origin(context, keygen.KEY_ROUND, DeviceId(sender)))
-            for sender, two in job.twos.items()
-        ]
+
+        def complete(sender: DeviceId, two: bytes) -> relinearisation.RelinCompletion:
+            return relinearisation.RelinCompletion.from_bytes(two, Origin(context, keygen.KEY_ROUND, sender))
+
+        completions = list(each_of(job.twos, complete).values())
         relin = relinearisation.combine_completions(relinearisation.combine_shares(context, firsts), completions)
         return KeysMade(CoordinatorKey(job.opened, context.key_id, public.to_bytes(), relin.to_bytes()))
 
     def score(self, job: ScoreRound) -> DecryptionRequested:
         """Scores on ciphertext; contributions that are no valid ciphertexts are left out."""
         from ofl_iot.crypto.context import Origin
-        from ofl_iot.crypto.encryption import EncryptedModel
         from ofl_iot.crypto.keygen import KEY_ROUND
         from ofl_iot.crypto.relinearisation import RelinKey
         from ofl_iot.crypto.scores import ScorePlan, request_scores
@@ -227,24 +254,17 @@ class CoordinatorCrypto:
         context = context_of(self._federation, job.key.opened)
         public = _public(context, job.key.public)
         relin = RelinKey.from_bytes(job.key.relin, Origin(context, KEY_ROUND, COORDINATOR))
-        models: dict[DeviceId, EncryptedModel] = {}
-        refused: dict[str, str] = {}
-        for each in job.contributions:
-            leader = DeviceId(each.leader)
-            try:
-                models[leader] = EncryptedModel.from_bytes(each.payload, Origin(context, job.round_no, leader))
-            except CryptoError as error:
-                refused[each.leader] = str(error)
-        sizes = {model.n_params for model in models.values()}
-        if len(models) < FEWEST_CONTRIBUTORS or len(sizes) != 1:
+        models, refused = _usable(context, job)
+        if len(models) < FEWEST_CONTRIBUTORS:
             raise RoundError(
-                f"{len(models)} usable contributions, at least {FEWEST_CONTRIBUTORS} of one size are needed"
+                f"{len(models)} usable contributions, at least {FEWEST_CONTRIBUTORS} are needed: "
+                f"{'; '.join(refused.values())}"
             )
         held, request = request_scores(
             public,
             relin,
             models,
-            np.zeros(sizes.pop(), np.float32),
+            np.zeros(job.size, np.float32),
             plan=ScorePlan(self._rules.max_energy),
             active=tuple(DeviceId(leader) for leader in job.active),
             entropy=self._entropy,
@@ -273,13 +293,20 @@ class CoordinatorCrypto:
 
     def finish(self, job: FinishRound) -> RoundAggregated:
         """FinDec: the weighted sum in the clear."""
+        from ofl_iot.crypto.context import Origin
         from ofl_iot.crypto.threshold import DecryptionShare, final_decrypt
 
         held = self._in_hand(job.round_no)
         if held.model is None or held.verdict is None:
             raise RoundError("the model was not asked for")
-        shares = [DecryptionShare.from_bytes(b, o) for b, o in self._answers(held, job.round_no, job.shares)]
-        update = final_decrypt(held.model, shares).astype(np.float32)
+        asked = held.model
+
+        def read(leader: DeviceId, data: bytes) -> DecryptionShare:
+            share = DecryptionShare.from_bytes(data, Origin(held.context, job.round_no, leader))
+            _check_answer(share.request_id, asked.request_id, share.values.shape == asked.c0.shape)
+            return share
+
+        update = final_decrypt(asked, list(each_of(job.shares, read).values())).astype(np.float32)
         self._round = None
         return RoundAggregated(
             job.round_no,
@@ -291,11 +318,19 @@ class CoordinatorCrypto:
         )
 
     def _judge(self, held: _RoundInHand, job: WeighRound) -> None:
+        from ofl_iot.crypto.context import Origin
         from ofl_iot.crypto.scalars import ScalarShare
         from ofl_iot.crypto.scores import ScorePlan, combine_scores
 
-        shares = [ScalarShare.from_bytes(b, o) for b, o in self._answers(held, job.round_no, job.shares)]
-        scores = combine_scores(held.scores, shares, ScorePlan(self._rules.max_energy))
+        asked = held.scores
+
+        def read(leader: DeviceId, data: bytes) -> ScalarShare:
+            share = ScalarShare.from_bytes(data, Origin(held.context, job.round_no, leader))
+            _check_answer(share.request_id, asked.request_id, len(share.values) == len(asked.queries))
+            return share
+
+        shares = list(each_of(job.shares, read).values())
+        scores = combine_scores(asked, shares, ScorePlan(self._rules.max_energy))
         wrapped = set(scores.wrapped())
         for leader in wrapped:
             held.refused[leader] = "its update is too large to be scored, or made to wrap around"
@@ -317,12 +352,6 @@ class CoordinatorCrypto:
             raise RoundError(f"round {round_no} is not in hand")
         return self._round
 
-    @staticmethod
-    def _answers(held: _RoundInHand, round_no: int, shares: Mapping[str, bytes]) -> Sequence[tuple[bytes, Origin]]:
-        from ofl_iot.crypto.context import Origin
-
-        return [(share, Origin(held.context, round_no, DeviceId(leader))) for leader, share in shares.items()]
-
 
 def weigh(
     scores: RoundScores, contributions: Mapping[str, Contributed], evidence: Mapping[str, float], form: str
@@ -341,14 +370,46 @@ def _ones(context: KeyContext, ones: Mapping[str, bytes]) -> tuple[list[KeyContr
     from ofl_iot.crypto import keygen, relinearisation
     from ofl_iot.crypto.context import Origin
 
-    contributions: list[KeyContribution] = []
-    firsts: list[RelinContribution] = []
-    for sender, body in ones.items():
+    def read(sender: DeviceId, body: bytes) -> tuple[KeyContribution, RelinContribution]:
         one = decode_body(KeyOne, body)
-        origin = Origin(context, keygen.KEY_ROUND, DeviceId(sender))
-        contributions.append(keygen.KeyContribution.from_bytes(one.contribution, origin))
-        firsts.append(relinearisation.RelinContribution.from_bytes(one.relin, origin))
-    return contributions, firsts
+        origin = Origin(context, keygen.KEY_ROUND, sender)
+        return (
+            keygen.KeyContribution.from_bytes(one.contribution, origin),
+            relinearisation.RelinContribution.from_bytes(one.relin, origin),
+        )
+
+    pairs = each_of(ones, read).values()
+    return [contribution for contribution, _ in pairs], [first for _, first in pairs]
+
+
+def _usable(context: KeyContext, job: ScoreRound) -> tuple[dict[DeviceId, EncryptedModel], dict[str, str]]:
+    """The contributions that are fresh ciphertexts of a model of the right size, and why the others are not."""
+    from ofl_iot.crypto.context import Origin
+    from ofl_iot.crypto.encryption import EncryptedModel
+
+    models: dict[DeviceId, EncryptedModel] = {}
+    refused: dict[str, str] = {}
+    for each in job.contributions:
+        leader = DeviceId(each.leader)
+        try:
+            model = EncryptedModel.from_bytes(each.payload, Origin(context, job.round_no, leader))
+        except CryptoError as error:
+            refused[each.leader] = str(error)
+            continue
+        if model.n_params != job.size or model.scale_bits != context.params.scale_bits:
+            refused[each.leader] = (
+                f"model from {leader}: {model.n_params} parameters, not the {job.size} of a fresh model"
+            )
+        else:
+            models[leader] = model
+    return models, refused
+
+
+def _check_answer(request_id: bytes, asked: bytes, fits: bool) -> None:  # noqa: FBT001
+    if request_id != asked:
+        raise CryptoError("a share that answers another request (replayed, or of another round)")
+    if not fits:
+        raise CryptoError("a share of another size than asked for")
 
 
 def _public(context: KeyContext, stored: bytes) -> PublicKey:

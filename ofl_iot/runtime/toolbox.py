@@ -51,7 +51,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.rules import ProtectionRules
 from ofl_iot.runtime.protection import aggregate_clear
-from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto
+from ofl_iot.runtime.threshold import CoordinatorCrypto, CulpritError, LeaderCrypto
 from ofl_iot.workloads.base import TrainJob, Workload
 
 
@@ -74,6 +74,8 @@ def run_job(tools: Tools, job: Job) -> Event:
         raise TypeError(f"this party does not run {type(job).__name__}")
     try:
         return tool(job)
+    except CulpritError as error:
+        return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}", error.culprits)
     except Exception as error:  # noqa: BLE001  # workloads raise what they like; the machine decides what follows
         return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.device import DeviceMachine, DeviceProfile
+from ofl_iot.roles.fence import Fence
 from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
 from ofl_iot.roles.merging import WeightedMerging
@@ -77,16 +79,18 @@ class Parties:
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
 
-    def coordinator(self, judge: Workload) -> CoordinatorPlan:
-        """The coordinator with held-out data."""
+    def coordinator(self, judge: Workload, *, take_over: bool = False) -> CoordinatorPlan:
+        """The coordinator with held-out data; `take_over` lets it follow another one, with another store."""
         settings = self.settings
         profile = ModelProfile(judge.digest, judge.initial(settings.federation.seed))
         fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
 
-        rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet)
+        rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet, settings.training)
         crypto = CoordinatorCrypto(self.federation, settings.protection)
 
+        newborn = secrets.token_bytes(8)
+
         def make() -> CoordinatorMachine:
-            return CoordinatorMachine(profile, rules)
+            return CoordinatorMachine(profile, rules, Fence(newborn, take_over=take_over))
 
         return CoordinatorPlan(make, CoordinatorToolbox(judge, crypto, settings.protection))

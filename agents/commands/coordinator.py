@@ -14,15 +14,18 @@ from ofl_iot.workloads.digits import digits_federation
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Nothing beyond what every party takes."""
+    """What every party takes, and what to do about another coordinator's traces."""
     program.add_options(parser)
+    parser.add_argument(
+        "--take-over", action="store_true", help="follow another coordinator whose state folder is lost, in a new term"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until the last round is closed (`round.count`) or until told to stop."""
     settings = program.settings_of(options)
     _, judge = digits_federation(1, settings.simulation.seed, model=settings.federation.model)
-    plan = Parties(settings).coordinator(judge)
+    plan = Parties(settings).coordinator(judge, take_over=options.take_over)
     last: list[CoordinatorMachine] = []
 
     def finished(machine: Machine) -> bool:

@@ -22,6 +22,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 ModelDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 """First 8 bytes of a hash over the model's name and shapes: two models of equal size are still told apart."""
 BodyDigest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Incarnation = Annotated[bytes, msgspec.Meta(max_length=16)]
+"""Drawn at a coordinator's first start and stored: two coordinators of one federation are told apart by it."""
 Text = Annotated[str, msgspec.Meta(max_length=200)]
 
 
@@ -60,6 +62,8 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, tag="assignment")
     deputies: tuple[Id, ...] = ()
     members: tuple[Member, ...] = ()
     """Filled for the leader alone."""
+    incarnation: Incarnation = b""
+    """Of the coordinator that assigns: its leaders take global models from no other."""
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True, tag="receipt"):
@@ -145,6 +149,20 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     seqs: tuple[Seq, ...]
 
 
+class Observation(msgspec.Struct, frozen=True, array_like=True):
+    """What a leader saw of a device since its last contribution; zeros where it saw nothing."""
+
+    device: Id
+    trainings: Count
+    """Intervals between the first chunks of one update and the next,"""
+    training_s: Seconds
+    """and their median: a training with all that goes with it."""
+    size_bytes: Count = 0
+    """Chunks that followed others of the same update,"""
+    arrival_s: Seconds = 0.0
+    """and the time in which they came."""
+
+
 class Contribution(msgspec.Struct, frozen=True, array_like=True, tag="contribution"):
     """The body of a leader's contribution: its protected update and what was merged into it."""
 
@@ -153,6 +171,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True, tag="contributi
     sample_count: Count
     updates: Count
     """Number of chunks merged."""
+    observed: tuple[Observation, ...] = ()
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
@@ -191,6 +210,9 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, tag="manifest"):
     """The last included contribution of every leader, of this or an earlier round: a leader that missed a manifest
     learns from any later one that what it had contributed is settled."""
     final: bool = False
+    term: Count = 0
+    """The highest term that the coordinator has given: who stands in a lower one yields."""
+    incarnation: Incarnation = b""
 
 
 class KeyMember(msgspec.Struct, frozen=True, array_like=True):

@@ -1,6 +1,6 @@
 """The coordinator: gathers the fleet, assigns it to leaders, sees to lost ones, and lets the rounds run.
 
-    gathering ──enough devices──▶ assigned ──▶ rounds ──every T_rc rounds──▶ assigned anew
+    gathering ──enough devices──▶ assigned ──▶ rounds ──every T_rc rounds, or when the fleet changed──▶ assigned anew
 
 Every decision is durable before it is published; a restart goes on from the last one. Algorithm 1.
 """
@@ -8,12 +8,12 @@ Every decision is durable before it is published; a restart goes on from the las
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ofl_iot.errors import RefusedError
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import Part, PartReceipt, Status
+from ofl_iot.protocol.messages import Manifest, Part, PartReceipt, Status
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, EvaluateModel, Persist, Publish, SetTimer, Subscribe, tell
@@ -32,11 +32,12 @@ from ofl_iot.roles.events import (
     TimerFired,
     Vector,
 )
+from ofl_iot.roles.fence import Fence, Verdict
 from ofl_iot.roles.global_model import GlobalModel
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.roster import Roster
 from ofl_iot.roles.rounds import OPEN, RoundCounter, Rounds
-from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules
+from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Stored
 
 _GATHER, _GRACE = "coordinator.gather", "coordinator.grace."
@@ -58,16 +59,19 @@ class CoordinatorRules:
     fleet: FleetRules
     protection: ProtectionRules
     planning: FleetSettings
+    training: TrainingRules = field(default_factory=TrainingRules)
+    """What devices are told to do; their pace is judged by it."""
 
 
 class CoordinatorMachine:
     """The coordinator's decisions."""
 
-    def __init__(self, profile: ModelProfile, rules: CoordinatorRules) -> None:
+    def __init__(self, profile: ModelProfile, rules: CoordinatorRules, fence: Fence | None = None) -> None:
         self._rounds_rules = rules.rounds
         self._fleet = rules.fleet
-        self.roster = Roster(rules.planning)
-        self._model = GlobalModel(profile.model, profile.initial)
+        self._fence = fence or Fence(b"", take_over=False)
+        self.roster = Roster(rules.planning, rules.training)
+        self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term)
         self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -128,10 +132,14 @@ class CoordinatorMachine:
     # --- beginning
 
     def _start(self, stored: Stored, now: float) -> Iterator[Command]:
-        self.roster.restore(stored)
+        self.roster.restore(stored, now)
         self._rounds.restore(stored)
+        ops = self._fence.restore(stored)
+        self.roster.incarnation = self._model.incarnation = self._fence.incarnation
         if not self._model.restore(stored):
-            yield Persist(self._model.stored())
+            ops.extend(self._model.stored())
+        if ops:
+            yield Persist(tuple(ops))
         for kind in (Kind.STATUS, Kind.TELEMETRY, Kind.CONTRIBUTION, Kind.SHARE):
             yield Subscribe(kind)
         yield Subscribe(Kind.KEYS, receiver=COORDINATOR)
@@ -139,11 +147,30 @@ class CoordinatorMachine:
             yield from self._rounds.resume(now)
 
     def _republish(self, now: float) -> Iterator[Command]:
-        """A broker may have forgotten what it retained: say everything again that must be known."""
-        yield from self._model.publish()
+        """A broker may have forgotten what it retained: say everything again that must be known.
+
+        The manifest is asked for first, and before the first clustering nothing is said: what another coordinator left
+        there is read before it is overwritten.
+        """
+        yield Subscribe(Kind.MANIFEST)
         if self.roster.plan:
+            yield from self._model.publish()
             yield from self._publish_assignments(self.roster.devices)
         yield from self._rounds.say_again(now)
+
+    def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
+        """A manifest is out, ours or of another coordinator."""
+        verdict = self._fence.judge(manifest, self._model.manifest, begun=self.roster.plan is not None)
+        if verdict is Verdict.BELOW:
+            yield tell("another coordinator", "warning", term=manifest.term, round_no=manifest.round_no)
+            yield from self._republish(now)
+        elif verdict is Verdict.TAKE_OVER:
+            yield tell("taking over", "warning", term=manifest.term, round_no=manifest.round_no)
+            self.roster.heed_term(manifest.term + 1)
+            if self.roster.plan:
+                self._rounds.recluster_soon()
+                yield Persist(tuple(self.roster.stored()))
+                yield from self._republish(now)
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
         if name == _GATHER:
@@ -160,30 +187,48 @@ class CoordinatorMachine:
         if len(self.roster.online) < self._fleet.min_devices:
             yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
             return
-        yield from self._recluster()
+        yield from self._recluster(now)
+        yield from self._model.publish()
         yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
 
     # --- the fleet
 
     def _between_rounds(self, now: float) -> Iterator[Command]:
-        """Re-cluster when it is time, replace who failed, and let the next round come."""
-        every = self._rounds_rules.recluster_every
-        if every and self.counter.since_reclustering >= every and not self.finished:
-            yield from self._recluster()
-        for leader in sorted(self._rounds.lost):
+        """Note what was learnt of the devices, re-cluster when it is time, replace who failed, and go on."""
+        learnt = self.roster.take_stock(now)
+        if learnt:
+            yield Persist(tuple(learnt))
+        if self._reclustering_due(now):
+            yield from self._recluster(now)
+        for leader in sorted({*self._rounds.lost, *self.roster.unfit_leaders()}):
             yield from self._replace(leader, now)
         self._rounds.lost.clear()
         if not self.finished:
             yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
 
-    def _recluster(self) -> Iterator[Command]:
-        ops = self.roster.recluster()
+    def _reclustering_due(self, now: float) -> bool:
+        """By rounds or by turnover; not while most are still silent, as after a restart."""
+        every, limit, away_s = self._rounds_rules.recluster_every, self._fleet.turnover, self._fleet.away_s
+        overdue = bool(every) and self.counter.since_reclustering >= every
+        changed = bool(limit) and self.roster.turnover(now, away_s) > limit
+        heard = 2 * len(self.roster.online) >= len(self.roster.live(now, away_s)) > 0
+        return (overdue or changed) and heard and not self.finished
+
+    def _recluster(self, now: float) -> Iterator[Command]:
+        ops = self.roster.recluster(now, self._fleet.away_s)
         self._rounds.reclustered()
         yield Persist(tuple(ops))
         plan = self.roster.plan
         if plan is not None:
             leaders = [cluster.leader for cluster in plan.clusters]
-            yield tell("clustered", term=plan.term, clusters=len(leaders), leaders=leaders, churn=plan.churn)
+            yield tell(
+                "clustered",
+                term=plan.term,
+                clusters=len(leaders),
+                leaders=leaders,
+                churn=plan.churn,
+                distrusted=list(plan.distrusted),
+            )
         yield from self._publish_assignments(self.roster.devices)
 
     def _publish_assignments(self, devices: Iterable[DeviceId]) -> Iterator[Command]:
@@ -196,8 +241,9 @@ class CoordinatorMachine:
         if isinstance(message, Status):
             yield from self._status(sender, message, now)
         elif isinstance(message, Telemetry):
-            if sender in self.roster.devices:
-                self.roster.devices[sender].telemetry = message
+            self.roster.reported(sender, message)
+        elif isinstance(message, Manifest):
+            yield from self._manifested(message, now)
         elif isinstance(message, Part | PartReceipt):
             yield from self._rounds.receive(event.topic.kind, sender, message, now)
         else:

@@ -23,8 +23,11 @@ _STAGE = "global"
 class GlobalModel:
     """One vector, versioned by the round that made it."""
 
-    def __init__(self, digest: bytes, initial: Vector) -> None:
+    def __init__(self, digest: bytes, initial: Vector, highest_term: Callable[[], int] = lambda: 0) -> None:
         self.digest = digest
+        self.incarnation = b""
+        """Of the coordinator; with it and the highest term it signs its manifests."""
+        self._highest_term = highest_term
         self.values: Vector = initial.astype(np.float32)
         self._manifest = self._describe(0, (), final=False)
 
@@ -36,7 +39,7 @@ class GlobalModel:
     @property
     def manifest(self) -> Manifest:
         """What is published about the present version."""
-        return self._manifest
+        return msgspec.structs.replace(self._manifest, term=self._highest_term(), incarnation=self.incarnation)
 
     def restore(self, stored: Stored) -> bool:
         """Take up a stored version; False when there is none."""
@@ -72,7 +75,7 @@ class GlobalModel:
         """The parts first, the manifest last: who has read the manifest finds all parts."""
         for part in split_body(self._body(), 0, self._manifest.round_no, _STAGE):
             yield Publish(Topic(Kind.GLOBAL_PART, COORDINATOR, index=part.part), part, retain=True)
-        yield Publish(Topic(Kind.MANIFEST, COORDINATOR), self._manifest, retain=True)
+        yield Publish(Topic(Kind.MANIFEST, COORDINATOR), self.manifest, retain=True)
 
     def stored(self) -> tuple[StoreOp, ...]:
         """What must survive a restart."""

@@ -60,6 +60,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.merging import Merging
+from ofl_iot.roles.observation import Observer
 from ofl_iot.roles.part_sender import PartSender
 from ofl_iot.roles.rules import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
@@ -126,6 +127,7 @@ class LeaderMachine:
         self._manifest: Manifest | None = None
         self._joiners: dict[bytes, BodyJoiner] = {}
         self._bodies: dict[bytes, bytes] = {}
+        self._observer = Observer()
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
@@ -146,6 +148,7 @@ class LeaderMachine:
                 yield from self._send_parts(now)
         elif isinstance(event, LinkDown):
             self._linked = False
+            self._observer.link_lost()
             if self._sender:
                 self._sender.link_lost()
         elif isinstance(event, Arrived):
@@ -285,6 +288,8 @@ class LeaderMachine:
             step = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
             row = JournalRow(sender, step, encode(chunk))
             cluster.merge(sender, chunk, step)
+            if chunk.term == cluster.term:
+                self._observer.chunk_arrived(sender, chunk, now)
             yield Persist((Put(JOURNAL, self._next_row, msgspec.msgpack.encode(row)),))
             self._next_row += 1
             self._journal_rows += 1
@@ -398,6 +403,7 @@ class LeaderMachine:
             merged=merged,
             sample_count=sum(self._members.values()),
             updates=sum(len(settlement.seqs) for settlement in merged),
+            observed=tuple(each for each in self._observer.report() if each.device in self._members),
         )
         body = encode_body(contribution)
         self._sender = self._sender_of(body, event.round_no)
@@ -444,6 +450,8 @@ class LeaderMachine:
         assert self.cluster is not None  # noqa: S101  # checked by _receive
         if manifest.model != self.profile.model or manifest.size != self.profile.layout.size:
             raise RefusedError(f"a global model of another shape ({manifest.size} parameters)")
+        if self._assignment and manifest.incarnation != self._assignment.incarnation:
+            raise LateError("a global model of another coordinator than this leader's")
         if manifest.round_no > self.cluster.round_no:
             self._manifest = manifest
             if manifest.digest in self._bodies:

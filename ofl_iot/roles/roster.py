@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
+from ofl_iot.fleet import assignment as planning
 from ofl_iot.fleet.assignment import (
     ClusterPlan,
     DeviceView,
@@ -18,14 +19,20 @@ from ofl_iot.fleet.assignment import (
     with_joiner,
     with_leader_lost,
 )
+from ofl_iot.fleet.election import fit_to_serve
 from ofl_iot.fleet.trust import Evidence
 from ofl_iot.ids import DeviceId, Term
-from ofl_iot.protocol.messages import Assignment, Member, Seat, Status
+from ofl_iot.protocol.messages import Assignment, Member, Observation, Seat, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.roles.observation import ContactWindow
+from ofl_iot.roles.rules import TrainingRules
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
 STATE, SETTLED, DEVICES = "coordinator.fleet", "coordinator.settled", "coordinator.devices"
+KNOWN = "coordinator.known"
+CONTACT_S = 300.0
+"""Contact is judged over windows of at least this length."""
 _UNREPORTED = Telemetry(cpu_count=1, cpu_ghz=1.0, cpu_load=0.0, memory_total_mib=1024, memory_free_mib=512)
 """Stands in for a device whose first report has not come: modest, so that it is not made a leader."""
 
@@ -37,10 +44,25 @@ class DeviceRecord:
     status: Status
     online: bool
     since: float
-    """When it was last heard of, or last went offline."""
+    """When it was last heard of, or went offline."""
+    contact: ContactWindow
     telemetry: Telemetry = _UNREPORTED
     settled: SeqSet = field(default_factory=SeqSet)
     evidence: Evidence = field(default_factory=Evidence)
+    news: bool = False
+    """Whether report or evidence changed since they were last stored."""
+
+    @property
+    def view(self) -> DeviceView:
+        """As the planning of the fleet sees it."""
+        return DeviceView(self.telemetry, self.evidence)
+
+
+class Knowledge(msgspec.Struct, frozen=True, array_like=True):
+    """A device's last report and what was observed of it, as they are stored."""
+
+    telemetry: Telemetry
+    evidence: Evidence
 
 
 class Seats(msgspec.Struct, frozen=True, array_like=True):
@@ -55,36 +77,94 @@ class Seats(msgspec.Struct, frozen=True, array_like=True):
 class Roster:
     """Devices, clusters and their terms; every change comes with the operations that make it durable."""
 
-    def __init__(self, settings: FleetSettings) -> None:
+    def __init__(self, settings: FleetSettings, training: TrainingRules) -> None:
         self._settings = settings
+        self._training = training
+        self.incarnation = b""
+        """Of the coordinator; every assignment names it."""
         self.devices: dict[DeviceId, DeviceRecord] = {}
         self.plan: FleetPlan | None = None
+        self._clustered: FleetPlan | None = None
+        """The plan as the last clustering made it: turnover counts from there."""
         self._seats = Seats(0, {}, {})
         self._clusters: Mapping[DeviceId, ClusterPlan] = {}
 
-    def restore(self, stored: Stored) -> None:
+    def restore(self, stored: Stored, now: float) -> None:
         """Take up the books of an earlier process; who is online will be seen."""
-        settled = stored.get(SETTLED, {})
+        settled, known = stored.get(SETTLED, {}), stored.get(KNOWN, {})
         for device, status in stored.get(DEVICES, {}).items():
-            record = DeviceRecord(msgspec.msgpack.decode(status, type=Status), online=False, since=0.0)
+            decoded = msgspec.msgpack.decode(status, type=Status)
+            record = DeviceRecord(decoded, online=False, since=now, contact=ContactWindow.open(now))
             if device in settled:
                 record.settled = msgspec.msgpack.decode(settled[device], type=SeqSet)
+            if device in known:
+                knowledge = msgspec.msgpack.decode(known[device], type=Knowledge)
+                record.telemetry, record.evidence = knowledge.telemetry, knowledge.evidence
             self.devices[DeviceId(str(device))] = record
-        if "plan" in stored.get(STATE, {}):
-            self._take(msgspec.msgpack.decode(stored[STATE]["plan"], type=FleetPlan))
-            self._seats = msgspec.msgpack.decode(stored[STATE]["seats"], type=Seats)
+        rows = stored.get(STATE, {})
+        if "plan" in rows:
+            self._take(msgspec.msgpack.decode(rows["plan"], type=FleetPlan))
+            self._clustered = msgspec.msgpack.decode(rows["clustered"], type=FleetPlan)
+            self._seats = msgspec.msgpack.decode(rows["seats"], type=Seats)
+
+    # --- what is seen of devices
 
     def heard(self, device: DeviceId, status: Status, now: float) -> list[StoreOp]:
         """A device announced itself or went."""
         known = self.devices.get(device)
         if known is None:
-            self.devices[device] = DeviceRecord(status, status.online, now)
+            self.devices[device] = DeviceRecord(status, status.online, now, ContactWindow.open(now))
             return [Put(DEVICES, device, msgspec.msgpack.encode(status))]
         if not status.sealing_key:  # a last will was written before the key was made
             status = msgspec.structs.replace(status, sealing_key=known.status.sealing_key)
         news = status.sealing_key != known.status.sealing_key
-        known.status, known.online, known.since = status, status.online, now
+        known.contact.count(now, online=known.online)
+        if status.online or known.online:
+            known.since = now
+        known.status, known.online = status, status.online
         return [Put(DEVICES, device, msgspec.msgpack.encode(status))] if news else []
+
+    def reported(self, device: DeviceId, telemetry: Telemetry) -> None:
+        """A device told of its resources."""
+        record = self.devices.get(device)
+        if record is not None:
+            record.telemetry, record.news = telemetry, True
+
+    def observed(self, leader: DeviceId, observations: Iterable[Observation]) -> None:
+        """Take in what a leader saw of its devices; of itself it cannot be a witness.
+
+        What comes out of a broker's queue looks faster than it was sent, so an observation above a device's own claim
+        is no evidence against the claim and counts as the claim.
+        """
+        for seen in observations:
+            device = DeviceId(seen.device)
+            cluster = self._clusters.get(device)
+            if cluster is None or cluster.leader != leader or device == leader:
+                continue
+            record = self.devices[device]
+            report, evidence, steps = record.telemetry, record.evidence, self._training.steps
+            if seen.trainings:
+                seconds = max(1e-3, seen.training_s - self._training.pause_s, steps * (report.step_s or 0.0))
+                evidence = evidence.with_training(steps, seconds)
+            if seen.size_bytes:
+                claimed_s = seen.size_bytes * 8e-6 / report.network_mbps if report.network_mbps else 0.0
+                evidence = evidence.with_arrival(seen.size_bytes, max(seen.arrival_s, claimed_s))
+            record.evidence, record.news = evidence, True
+
+    def take_stock(self, now: float, *, at_once: bool = False) -> list[StoreOp]:
+        """Close the contact windows that are long enough, or all; what was learnt of the devices becomes durable."""
+        ops: list[StoreOp] = []
+        for device, record in self.devices.items():
+            window = record.contact
+            window.count(now, online=record.online)
+            if window.length_s >= (1.0 if at_once else CONTACT_S):
+                record.evidence = record.evidence.with_contact(window.online_s, window.length_s)
+                record.contact, record.news = ContactWindow.open(now), True
+            if record.news:
+                record.news = False
+                knowledge = Knowledge(record.telemetry, record.evidence)
+                ops.append(Put(KNOWN, device, msgspec.msgpack.encode(knowledge)))
+        return ops
 
     def heed_term(self, term: int) -> bool:
         """A device may have seen higher terms than these books know (they were lost): whether it has."""
@@ -97,6 +177,24 @@ class Roster:
     def online(self) -> list[DeviceId]:
         """Devices that can be reached."""
         return [device for device, record in self.devices.items() if record.online]
+
+    def live(self, now: float, away_s: float) -> list[DeviceId]:
+        """Devices that are online or have not been away for long."""
+        return [device for device, record in self.devices.items() if record.online or now - record.since < away_s]
+
+    def turnover(self, now: float, away_s: float) -> float:
+        """(joined + gone for long) / clustered, since the last clustering."""
+        return planning.turnover(self._clustered, self.live(now, away_s)) if self._clustered else 0.0
+
+    def unfit_leaders(self) -> list[DeviceId]:
+        """Leaders online whose battery or temperature ends their service, where somebody can take over."""
+        unfit = []
+        for leader in map(DeviceId, sorted(self._seats.terms)):
+            record = self.devices[leader]
+            fit = fit_to_serve(record.telemetry, self._settings.election, sitting=True)
+            if record.online and not fit and any(self._fit(heir) for heir in self._heirs(leader)):
+                unfit.append(leader)
+        return unfit
 
     def cluster_of(self, device: DeviceId) -> ClusterPlan | None:
         """The cluster a device belongs to."""
@@ -131,38 +229,36 @@ class Roster:
         """The term of each leader."""
         return self._seats.terms
 
-    def recluster(self) -> list[StoreOp]:
-        """Plan the fleet anew: every cluster gets the next term. Offline devices keep a place for their return."""
+    def recluster(self, now: float, away_s: float) -> list[StoreOp]:
+        """Plan the fleet anew: every cluster gets the next term. Who is away for a short time keeps a place."""
+        ops = self.take_stock(now, at_once=True)
         term = self._seats.term + 1
-        views = {device: DeviceView(record.telemetry, record.evidence) for device, record in self.devices.items()}
-        present = {device: views[device] for device in self.online}
-        rng = np.random.default_rng(term)
-        plan = plan_assignments(present, self.plan, Term(term), self._settings, rng)
-        for device in sorted(views.keys() - present.keys()):
-            plan = with_joiner(plan, device, views[device], self._settings)
+        present = {device: self.devices[device].view for device in self.online}
+        plan = plan_assignments(present, self.plan, Term(term), self._settings, np.random.default_rng(term))
+        for device in sorted(set(self.live(now, away_s)).difference(present)):
+            plan = with_joiner(plan, device, self.devices[device].view, self._settings)
         self._take(plan)
+        self._clustered = plan
         leaders: list[str] = [cluster.leader for cluster in plan.clusters]
         self._seats = Seats(term, dict.fromkeys(leaders, term), dict.fromkeys(leaders, 0))
-        return self._stored()
+        return [*ops, *self.stored(), Put(STATE, "clustered", msgspec.msgpack.encode(plan))]
 
     def join(self, device: DeviceId) -> list[StoreOp]:
         """Place a late joiner at once; its leader gets a revised assignment."""
         assert self.plan is not None  # noqa: S101  # the federation has begun
-        record = self.devices[device]
-        self._take(with_joiner(self.plan, device, DeviceView(record.telemetry, record.evidence), self._settings))
+        self._take(with_joiner(self.plan, device, self.devices[device].view, self._settings))
         cluster = self._clusters[device]
         if cluster.leader in self._seats.terms:
             revisions = {**self._seats.revisions, cluster.leader: self._seats.revisions[cluster.leader] + 1}
             self._seats = msgspec.structs.replace(self._seats, revisions=revisions)
         else:
             self._open_seat(cluster.leader)
-        return self._stored()
+        return self.stored()
 
     def replace_leader(self, leader: DeviceId) -> tuple[DeviceId | None, list[StoreOp]]:
-        """Give the cluster of a lost leader to its first deputy online, under a new term."""
+        """Give the cluster of a lost leader to the first in succession who is online and, if any is, fit to serve."""
         assert self.plan is not None  # noqa: S101  # the federation has begun
-        cluster = self._clusters[leader]
-        heirs = [device for device in cluster.members if device != leader and self.devices[device].online]
+        heirs = sorted(self._heirs(leader), key=lambda heir: not self._fit(heir))
         if not heirs:
             return None, []
         plan = self.plan
@@ -172,7 +268,7 @@ class Roster:
         terms = {each: term for each, term in self._seats.terms.items() if each != leader}
         self._seats = msgspec.structs.replace(self._seats, terms=terms)
         self._open_seat(heirs[0])
-        return heirs[0], self._stored()
+        return heirs[0], self.stored()
 
     def settle(self, device: DeviceId, seqs: tuple[int, ...]) -> tuple[int, StoreOp]:
         """Enter chunks into the books; returns how many were there before, which must be none."""
@@ -192,12 +288,28 @@ class Roster:
             settled=self.devices[device].settled,
             deputies=cluster.deputies,
             members=tuple(self._members(cluster)) if leads else (),
+            incarnation=self.incarnation,
         )
+
+    def stored(self) -> list[StoreOp]:
+        """The plan and its terms, as they are to be durable."""
+        return [
+            Put(STATE, "plan", msgspec.msgpack.encode(self.plan)),
+            Put(STATE, "seats", msgspec.msgpack.encode(self._seats)),
+        ]
 
     def _members(self, cluster: ClusterPlan) -> Iterator[Member]:
         for device in cluster.members:
             record = self.devices[device]
             yield Member(device, record.settled, record.status.sample_count)
+
+    def _heirs(self, leader: DeviceId) -> list[DeviceId]:
+        """The other members online, in order of succession."""
+        members = self._clusters[leader].members
+        return [device for device in members if device != leader and self.devices[device].online]
+
+    def _fit(self, device: DeviceId) -> bool:
+        return fit_to_serve(self.devices[device].telemetry, self._settings.election, sitting=False)
 
     def _open_seat(self, leader: DeviceId) -> None:
         term = self._seats.term + 1
@@ -209,9 +321,3 @@ class Roster:
     def _take(self, plan: FleetPlan) -> None:
         self.plan = plan
         self._clusters = assignments(plan)
-
-    def _stored(self) -> list[StoreOp]:
-        return [
-            Put(STATE, "plan", msgspec.msgpack.encode(self.plan)),
-            Put(STATE, "seats", msgspec.msgpack.encode(self._seats)),
-        ]

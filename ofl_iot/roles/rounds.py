@@ -366,6 +366,7 @@ class Rounds:
         ops: list[StoreOp] = []
         for leader in sorted(leaders):
             self._misses.pop(leader, None)
+            self._roster.observed(DeviceId(leader), current.contributions[leader].observed)
             for settlement in current.contributions[leader].merged:
                 doubled, op = self._roster.settle(DeviceId(settlement.device), settlement.seqs)
                 self.doubled_chunks += doubled

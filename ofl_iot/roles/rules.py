@@ -108,3 +108,7 @@ class FleetRules(msgspec.Struct, frozen=True):
     heartbeat_s: Positive = 60.0
     leader_grace_s: Positive = 30.0
     """How long a leader may be offline before a deputy takes its place."""
+    turnover: NotNegative = 0.3
+    """Share of the fleet, joined or gone since the last clustering, beyond which it is clustered anew; 0 = never."""
+    away_s: Positive = 3600.0
+    """Who is away for longer loses its place at the next clustering, and gets one at once when it returns."""

@@ -22,6 +22,7 @@ from ofl_iot.protocol.messages import (
     Manifest,
     Member,
     Message,
+    Observation,
     PartReceipt,
     Pull,
     Receipt,
@@ -66,8 +67,11 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     "echo": (Kind.ECHO, Echo(77), "920192a46563686f4d"),
     "assignment": (
         Kind.ASSIGNMENT,
-        Assignment(3, 1, "truck-1", SeqSet(4, (6, 9)), ("truck-2",), (Member("truck-1", SeqSet(4), 120),)),
-        ("920197aa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329193a7747275636b2d3192049078"),
+        Assignment(3, 1, "truck-1", SeqSet(4, (6, 9)), ("truck-2",), (Member("truck-1", SeqSet(4), 120),), b"one"),
+        (
+            "920198aa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329193a7747275636b2d3192049078"
+            "c4036f6e65"
+        ),
     ),
     "receipt": (
         Kind.RECEIPT,
@@ -123,17 +127,20 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     ),
     "manifest": (
         Kind.MANIFEST,
-        Manifest(12, MODEL, 1000, bytes(range(16)), (Inclusion("truck-1", 12, bytes(16)),)),
+        Manifest(12, MODEL, 1000, bytes(range(16)), (Inclusion("truck-1", 12, bytes(16)),), term=3, incarnation=b"one"),
         (
-            "920197a86d616e69666573740cc4080102030405060708cd03e8c410000102030405060708090a0b0c0d0e0f91"
-            "93a7747275636b2d310cc41000000000000000000000000000000000c2"
+            "920199a86d616e69666573740cc4080102030405060708cd03e8c410000102030405060708090a0b0c0d0e0f91"
+            "93a7747275636b2d310cc41000000000000000000000000000000000c203c4036f6e65"
         ),
     ),
 }
 BODIES: dict[str, tuple[Body, str]] = {
     "contribution": (
-        Contribution(b"payload", (Settlement("truck-2", (5, 8)),), 120, 2),
-        "920195ac636f6e747269627574696f6ec4077061796c6f61649192a7747275636b2d329205087802",
+        Contribution(b"payload", (Settlement("truck-2", (5, 8)),), 120, 2, (Observation("truck-2", 4, 1.5, 9, 0.5),)),
+        (
+            "920196ac636f6e747269627574696f6ec4077061796c6f61649192a7747275636b2d329205087802"
+            "9195a7747275636b2d3204cb3ff800000000000009cb3fe0000000000000"
+        ),
     ),
     "key open": (
         KeyOpen(3, 1, (KeyMember("truck-1", KEY),), 2, "main"),

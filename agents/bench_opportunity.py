@@ -11,19 +11,28 @@ import argparse
 import json
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.opportunity.blocks import Vector
 from ofl_iot.opportunity.merge import Mileage, merge_update, new_mileage
 from ofl_iot.opportunity.release import Mode, ReleaseSettings, prepare_release
 from ofl_iot.privacy.noise import ENTROPY_BYTES, noise_generator
 from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
 from ofl_iot.protocol.codec import decode, encode
-from ofl_iot.protocol.topics import Kind
+from ofl_iot.protocol.messages import Assignment, Block, Blocks
+from ofl_iot.protocol.seqset import SeqSet
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.blocks import BlockLayout
+from ofl_iot.roles.commands import Compute, PrepareRelease, TrainLocally
+from ofl_iot.roles.device import DeviceMachine, DeviceProfile, DeviceRules
+from ofl_iot.roles.events import Arrived, Event, LinkUp, ReleasePrepared, Started, Trained
+from ofl_iot.roles.privacy_guard import PrivacyRules
 
 PARAMETERS = 1_000_000
 GAMMA = 0.1
@@ -31,8 +40,8 @@ SEEDS = (1, 2, 3, 4, 5)
 ROUNDS = 12
 RUNS = 4
 """Consecutive runs of a part in each round: the reference gets its warm caches, too."""
-STATE_BYTES = 12
-"""A parameter's float32 theta0, theta1 and unreleased update, which a device keeps beside its model."""
+MODEL_BYTES = 4
+"""A parameter of the model itself."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class _Device:
 def run() -> dict[str, float]:
     """Ratios to one argpartition, bytes on the wire and memory.
 
+    `device_bytes_per_param` is the peak of a whole device machine beside its model.
     `release_ratio` and `device_bytes_per_param` are of the default, rigorous mode, in which selection needs no noise
     and perturbation happened in training; `paper_…` are of the paper's mode.
     """
@@ -74,11 +84,49 @@ def run() -> dict[str, float]:
         "release_ratio": fastest["release"] / unit,
         "merge_ratio": fastest["merge"] / unit,
         "bytes_per_selected": sum(map(len, payloads)) / (GAMMA * PARAMETERS),
-        "device_bytes_per_param": STATE_BYTES + _peak_bytes(lambda: device.release("rigorous")) / PARAMETERS,
+        "device_bytes_per_param": _peak_bytes(lambda: _cycle("rigorous")) / PARAMETERS - MODEL_BYTES,
         "paper_release_ratio": fastest["paper release"] / unit,
-        "paper_device_bytes_per_param": STATE_BYTES + _peak_bytes(lambda: device.release("paper")) / PARAMETERS,
+        "paper_device_bytes_per_param": _peak_bytes(lambda: _cycle("paper")) / PARAMETERS - MODEL_BYTES,
         "argpartition_ms": 1e3 * unit,
     }
+
+
+def _cycle(mode: Mode) -> None:
+    """A device's machine from its first assignment to the release of an update: all the memory that takes.
+
+    Commands are carried out one at a time, as a runtime does; the trained vector stands for the workload's result.
+    """
+    me, leader, model = DeviceId("device"), DeviceId("leader"), b"8 bytes."
+    profile = DeviceProfile(me, model, PARAMETERS, 4096, 100)
+    machine = DeviceMachine(profile, DeviceRules(privacy=PrivacyRules(mode="off")))
+    events: deque[Event] = deque([Started(), LinkUp(), Arrived(Topic(Kind.ASSIGNMENT, COORDINATOR, me), _ASSIGNMENT)])
+    events.extend(Arrived(Topic(Kind.BLOCKS, leader, me), blocks) for blocks in _blocks(machine.model.layout))
+    rng = noise_generator(bytes(ENTROPY_BYTES))
+    settings = ReleaseSettings(mode=mode, eps1=10.0, eps2=10.0)
+    while events:
+        for command in machine.handle(events.popleft(), now=0.0):
+            if not isinstance(command, Compute):
+                continue
+            job = command.job
+            if isinstance(job, TrainLocally) and not machine.outbox.unsettled:
+                params = job.params + rng.standard_normal(PARAMETERS, dtype=np.float32)
+                events.append(Trained(job.params, params, 0.0, job.steps, 1.0))
+                del params
+            elif isinstance(job, PrepareRelease):
+                chosen = prepare_release(job.update, job.synced, job.synced_before, job.gamma, settings, rng)
+                pieces = split_update(job.head, chosen.indices, chosen.values, chosen.utility)
+                events.append(ReleasePrepared(tuple(pieces)))
+            del job
+
+
+_ASSIGNMENT = Assignment(1, 0, "leader", SeqSet())
+
+
+def _blocks(layout: BlockLayout) -> Iterator[Blocks]:
+    for index in range(layout.count):
+        place = layout.bounds(index)
+        block = Block(index, 1.0, bytes(2 * (place.stop - place.start)))
+        yield Blocks(1, 0, "e", (block,), last=index == layout.count - 1)
 
 
 def _device(seed: int) -> _Device:

@@ -360,7 +360,7 @@ class DeviceMachine:
             update_no=self.outbox.next_seq,
         )
         model = self.model
-        yield Compute(PrepareRelease(head, model.unreleased, model.synced.copy(), model.synced_before.copy(), gamma))
+        yield Compute(PrepareRelease(head, model.unreleased, model.synced, model.synced_before, gamma))
 
     def _prepared(self, event: ReleasePrepared, now: float) -> Iterator[Command]:
         self._busy = False

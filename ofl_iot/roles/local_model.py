@@ -96,12 +96,9 @@ class LocalModel:
         self.seen = np.full(self.layout.count, NEVER)
 
     def snapshot(self, next_seq: int) -> bytes:
-        """What must survive a restart."""
-        return msgspec.msgpack.encode(
-            ModelSnapshot(
-                self.local.tobytes(), self.base.tobytes(), self.held.tobytes(), self.round_no, next_seq, self._digest
-            )
-        )
+        """What must survive a restart: the fields of a ModelSnapshot, without another copy of the vectors."""
+        vectors = (self.local.data.cast("B"), self.base.data.cast("B"), self.held.data.cast("B"))
+        return msgspec.msgpack.encode((*vectors, self.round_no, next_seq, self._digest))
 
     def restore(self, stored: bytes) -> int:
         """Take up a snapshot; returns its `next_seq`. One of another model shape is refused."""

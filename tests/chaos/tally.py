@@ -7,12 +7,14 @@ sum of what that device durably released: one less and a chunk was lost, one mor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from ofl_iot.fleet.assignment import FleetSettings
+from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.ids import DeviceId, FederationId, device_id
 from ofl_iot.protocol.chunks import Chunk, split_update
 from ofl_iot.protocol.codec import decode, encode
@@ -38,6 +40,7 @@ from ofl_iot.roles.events import (
     SealingKeyMade,
     Trained,
 )
+from ofl_iot.roles.fence import Fence
 from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
 from ofl_iot.roles.outbox import TABLE as OUTBOX
@@ -53,6 +56,7 @@ from ofl_iot.roles.rules import (
 )
 from ofl_iot.roles.storage import Put, StoreOp
 from ofl_iot.runtime.store import MemoryStore
+from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.virtual import Party, VirtualWorld
 from ofl_iot.runtime.virtual_broker import Faults
 
@@ -136,7 +140,13 @@ class TallyWorld:
     devices: int
     seed: int
     faults: Faults
-    recluster_every: int = 3
+    rounds: RoundRules = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=3)
+    fleet: FleetRules = FleetRules(min_devices=2, gather_s=1.0, leader_grace_s=4.0, heartbeat_s=5.0)
+    training: TrainingRules = TrainingRules(pause_s=0.5)
+    coordinator_faults: Faults | None = None
+    """None: the same as all others."""
+    meter: Callable[[int], TelemetrySource] | None = None
+    """Makes the telemetry of the device at a slot."""
     busy: bool = True
     coordinator: CoordinatorMachine | None = None
     agents: dict[DeviceId, AgentMachine] = field(default_factory=dict)
@@ -150,30 +160,35 @@ class TallyWorld:
                 self._make_coordinator,
                 TallyToolbox(self.devices, None, self),
                 EvenPace(0.01),
-                faults=self.faults,
+                faults=self.coordinator_faults or self.faults,
             )
         )
         for slot, name in enumerate(self.names):
             self._add_device(slot, name)
 
     def _make_coordinator(self) -> CoordinatorMachine:
-        self.coordinator = CoordinatorMachine(
+        self.coordinator = self.new_coordinator(b"tally")
+        return self.coordinator
+
+    def new_coordinator(self, incarnation: bytes, *, take_over: bool = False) -> CoordinatorMachine:
+        return CoordinatorMachine(
             ModelProfile(MODEL, np.zeros(self.devices, np.float32)),
             CoordinatorRules(
-                rounds=RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=self.recluster_every),
-                fleet=FleetRules(min_devices=2, gather_s=1.0, leader_grace_s=4.0, heartbeat_s=5.0),
+                rounds=self.rounds,
+                fleet=self.fleet,
                 protection=ProtectionRules(mode="clear"),
-                planning=FleetSettings(),
+                planning=FleetSettings(clustering=ClusteringSettings(clusters=self.fleet.clusters or None)),
+                training=msgspec.structs.replace(self.training, steps=1),
             ),
+            Fence(incarnation, take_over=take_over),
         )
-        return self.coordinator
 
     def _add_device(self, slot: int, name: DeviceId) -> None:
         def make() -> AgentMachine:
             device = DeviceMachine(
-                DeviceProfile(name, MODEL, self.devices, 2, 10, heartbeat_s=5.0),
+                DeviceProfile(name, MODEL, self.devices, 2, 10, heartbeat_s=self.fleet.heartbeat_s),
                 DeviceRules(
-                    training=TrainingRules(pause_s=0.5),
+                    training=self.training,
                     upload=UploadRules(gamma=1.0, half_precision=False, window=2, resend_s=2.0),
                     download=DownloadRules(gamma=1.0, timeout_s=2.0),
                     privacy=PrivacyRules(mode="off"),
@@ -198,6 +213,7 @@ class TallyWorld:
                 TallyToolbox(self.devices, slot, self),
                 EvenPace(0.3 + 0.2 * slot),
                 will=(topic, encode(will)),
+                meter=self.meter(slot) if self.meter else None,
                 faults=self.faults,
                 store=AuditedStore(),
             ),

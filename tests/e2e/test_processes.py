@@ -68,15 +68,15 @@ async def end_in_good_order(federation: Federation, watch: Watch) -> None:
         assert not any(status.online for status in late.statuses.values())
 
 
-@pytest.mark.parametrize("kind", ["amqtt", "mosquitto"])
+@pytest.mark.parametrize(("kind", "protection"), [("amqtt", "threshold"), ("mosquitto", "clear")])
 def test_a_federation_survives_kill_9_of_an_agent_a_leader_and_the_coordinator(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, protection: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     open_broker = ofl_broker if kind == "amqtt" else request.getfixturevalue("mosquitto")
 
     async def story() -> None:
         async with open_broker(tmp_path) as port:
-            federation = Federation(tmp_path, port, ROUNDS)
+            federation = Federation(tmp_path, port, ROUNDS, protection)
             async with federation.running(), watching(federation) as watch:
                 await lose_and_restart_everyone_once(federation, watch)
                 coordinator = federation.processes[COORDINATOR]

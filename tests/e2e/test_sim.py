@@ -36,7 +36,7 @@ def ofl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("runtime", ["live", "virtual"])
 def test_it_runs_a_federation_and_writes_what_came_of_it(runtime: str, tmp_path: Path) -> None:
-    small = ("--devices", "6", "--rounds", "3", "--set", "round.interval_s=1.2")
+    small = ("--devices", "6", "--rounds", "3", "--set", "round.interval_s=1.2", "--set", "privacy.mode=off")
     done = ofl(tmp_path, "sim", "--runtime", runtime, *small, "--json", "summary.json")
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
@@ -51,6 +51,15 @@ def test_it_runs_a_federation_and_writes_what_came_of_it(runtime: str, tmp_path:
     assert len((results / "accuracy.csv").read_text().splitlines()) == 4
     assert f"results: ofl-results/{results.name}" in done.stdout
     assert done.stdout.count("device-0") >= 6
+
+
+def test_it_runs_encrypted_and_private_without_being_told(tmp_path: Path) -> None:
+    done = ofl(tmp_path, "sim", "--devices", "6", "--rounds", "4", "--json", "summary.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "summary.json").read_text()).keys() >= PROMISED
+    (results,) = (tmp_path / "ofl-results").iterdir()
+    settings = json.loads((results / "settings.json").read_text())
+    assert (settings["protection"]["mode"], settings["privacy"]["mode"]) == ("threshold", "rigorous")
 
 
 @pytest.mark.parametrize(

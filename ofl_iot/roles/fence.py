@@ -64,7 +64,7 @@ class Fence:
                 "another state folder"
             )
         if self._take_over:
-            self._take_over = False
+            self._take_over = not begun  # until it has a term to claim, whatever comes is of the one it follows
             return Verdict.TAKE_OVER
         raise ConfigError(
             f"{reason}. Start the coordinator with the state folder that was in use last, or, once no other one runs, "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from ofl_iot.fleet.devices import deal_types
@@ -26,6 +27,8 @@ COMING_AND_GOING = Faults(
 )
 """A tenth of the devices is away at any time."""
 DEVICES = 8
+ROUNDS = RoundRules(interval_s=1.0, deadline_s=6.0, recluster_every=4)
+FLEET = FleetRules(min_devices=4, gather_s=1.0, clusters=2, leader_grace_s=3.0, heartbeat_s=4.0)
 KILL_LEADER = 0.3
 """Chance, per round, that some leader is killed."""
 COORDINATOR_DIES_EVERY = 10
@@ -48,6 +51,28 @@ def every_device_has_one_leader_a_term(machine: CoordinatorMachine, told: dict[t
     machine.handle = handle  # type: ignore[method-assign]
 
 
+Change = Callable[[Telemetry], Telemetry]
+
+
+def honest(report: Telemetry) -> Telemetry:
+    """The device measures its own pace, which is not that of its type here."""
+    return msgspec.structs.replace(report, step_s=None)
+
+
+@dataclass
+class Claimed:
+    """A source of telemetry whose reports are changed on their way."""
+
+    source: SimulatedSource
+    change: Change
+
+    def read(self) -> Telemetry:
+        return self.change(self.source.read())
+
+    def close(self) -> None:
+        self.source.close()
+
+
 @dataclass
 class ChurningFleet(TallyWorld):
     """The tally's devices with telemetry, under churn."""
@@ -55,21 +80,23 @@ class ChurningFleet(TallyWorld):
     devices: int = DEVICES
     seed: int = 0
     faults: Faults = COMING_AND_GOING
-    rounds: RoundRules = RoundRules(interval_s=1.0, deadline_s=6.0, recluster_every=4)
-    fleet: FleetRules = FleetRules(min_devices=4, gather_s=1.0, clusters=2, leader_grace_s=3.0, heartbeat_s=4.0)
+    rounds: RoundRules = ROUNDS
+    fleet: FleetRules = FLEET
+    claims: Mapping[int, Change] = field(default_factory=dict)
+    """What the device at a slot makes of its telemetry; `honest` where nothing is said."""
     told: dict[tuple[str, int], str] = field(default_factory=dict)
     coordinator_kills: int = 0
     leader_kills: int = 0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.meter = self.meter or self._simulated
+        self.meter = self._simulated
         self.coordinator_faults = Faults()
         super().__post_init__()
 
-    def _simulated(self, slot: int) -> SimulatedSource:
-        kind = deal_types(self.devices)[slot]
-        return SimulatedSource(kind, np.random.default_rng([self.seed, slot]), lambda: self.world.now)
+    def _simulated(self, slot: int) -> Claimed:
+        kind, rng = deal_types(self.devices)[slot], np.random.default_rng([self.seed, slot])
+        return Claimed(SimulatedSource(kind, rng, lambda: self.world.now), self.claims.get(slot, honest))
 
     def new_coordinator(self, incarnation: bytes, *, take_over: bool = False) -> CoordinatorMachine:
         machine = super().new_coordinator(incarnation, take_over=take_over)
@@ -134,17 +161,3 @@ class ChurningFleet(TallyWorld):
             if leader is None or leader.term != wanted.term or name not in leader.settled:
                 return False
         return True
-
-
-@dataclass
-class Claimed:
-    """A source of telemetry whose reports are changed on their way."""
-
-    source: SimulatedSource
-    change: Callable[[Telemetry], Telemetry]
-
-    def read(self) -> Telemetry:
-        return self.change(self.source.read())
-
-    def close(self) -> None:
-        self.source.close()

@@ -57,11 +57,16 @@ from ofl_iot.roles.rules import (
 from ofl_iot.roles.storage import Put, StoreOp
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource
-from ofl_iot.runtime.virtual import Party, VirtualWorld
+from ofl_iot.runtime.toolbox import Toolbox
+from ofl_iot.runtime.virtual import Listener, Party, VirtualWorld
 from ofl_iot.runtime.virtual_broker import Faults
 
 MODEL = b"tally---"
 FEDERATION = FederationId("tally")
+ROUNDS = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=3)
+FLEET = FleetRules(min_devices=2, gather_s=1.0, leader_grace_s=4.0, heartbeat_s=5.0)
+TRAINING = TrainingRules(pause_s=0.5)
+DOWNLOAD = DownloadRules(gamma=1.0, timeout_s=2.0)
 
 
 class AuditedStore(MemoryStore):
@@ -93,7 +98,7 @@ class TallyToolbox:
         if isinstance(job, TrainLocally):
             params = job.params.copy()
             if self.world.busy and self.slot is not None:
-                params[self.slot] += 1
+                params[self.slot] += self.world.step
             return Trained(job.params, params, 0.0, 1, 0.01)
         if isinstance(job, PrepareRelease):
             places = np.flatnonzero(job.update)
@@ -140,31 +145,43 @@ class TallyWorld:
     devices: int
     seed: int
     faults: Faults
-    rounds: RoundRules = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=3)
-    fleet: FleetRules = FleetRules(min_devices=2, gather_s=1.0, leader_grace_s=4.0, heartbeat_s=5.0)
-    training: TrainingRules = TrainingRules(pause_s=0.5)
+    rounds: RoundRules = ROUNDS
+    fleet: FleetRules = FLEET
+    training: TrainingRules = TRAINING
+    download: DownloadRules = DOWNLOAD
     coordinator_faults: Faults | None = None
     """None: the same as all others."""
     meter: Callable[[int], TelemetrySource] | None = None
     """Makes the telemetry of the device at a slot."""
+    between_arrivals_s: float = 0.1
     busy: bool = True
+    step: float = 1.0
+    """What training adds."""
+    protection: ProtectionRules = field(default_factory=lambda: ProtectionRules(mode="clear"))
+    listener: Listener | None = None
     coordinator: CoordinatorMachine | None = None
     agents: dict[DeviceId, AgentMachine] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.world = VirtualWorld(FEDERATION, self.faults, self.seed)
+        self.world = VirtualWorld(FEDERATION, self.faults, self.seed, self.listener)
         self.names = [device_id(f"d{number}") for number in range(self.devices)]
         self.world.add(
             Party(
                 "coordinator",
                 self._make_coordinator,
-                TallyToolbox(self.devices, None, self),
+                self.coordinator_toolbox(),
                 EvenPace(0.01),
                 faults=self.coordinator_faults or self.faults,
             )
         )
         for slot, name in enumerate(self.names):
             self._add_device(slot, name)
+
+    def coordinator_toolbox(self) -> Toolbox:
+        return TallyToolbox(self.devices, None, self)
+
+    def device_toolbox(self, slot: int) -> Toolbox:
+        return TallyToolbox(self.devices, slot, self)
 
     def _make_coordinator(self) -> CoordinatorMachine:
         self.coordinator = self.new_coordinator(b"tally")
@@ -176,7 +193,7 @@ class TallyWorld:
             CoordinatorRules(
                 rounds=self.rounds,
                 fleet=self.fleet,
-                protection=ProtectionRules(mode="clear"),
+                protection=self.protection,
                 planning=FleetSettings(clustering=ClusteringSettings(clusters=self.fleet.clusters or None)),
                 training=msgspec.structs.replace(self.training, steps=1),
             ),
@@ -190,13 +207,13 @@ class TallyWorld:
                 DeviceRules(
                     training=self.training,
                     upload=UploadRules(gamma=1.0, half_precision=False, window=2, resend_s=2.0),
-                    download=DownloadRules(gamma=1.0, timeout_s=2.0),
+                    download=self.download,
                     privacy=PrivacyRules(mode="off"),
                 ),
             )
             keeper = KeeperMachine(name, 2.0)
             leader = LeaderMachine(
-                LeaderProfile(name, MODEL, device.model.layout, encrypted=False),
+                LeaderProfile(name, MODEL, device.model.layout, encrypted=self.protection.mode == "threshold"),
                 LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, half_precision=False),
                 Unweighted(),
                 keeper,
@@ -210,14 +227,14 @@ class TallyWorld:
             Party(
                 name,
                 make,
-                TallyToolbox(self.devices, slot, self),
+                self.device_toolbox(slot),
                 EvenPace(0.3 + 0.2 * slot),
                 will=(topic, encode(will)),
                 meter=self.meter(slot) if self.meter else None,
                 faults=self.faults,
                 store=AuditedStore(),
             ),
-            at=0.1 * slot,
+            at=self.between_arrivals_s * slot,
         )
 
     def released(self, name: DeviceId) -> dict[int, float]:

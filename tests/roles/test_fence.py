@@ -1,0 +1,67 @@
+"""Two coordinators of one federation: the lesser claim yields, and says what to do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.protocol.messages import Manifest
+from ofl_iot.roles.fence import TABLE, Fence, Verdict
+from ofl_iot.roles.storage import Put
+
+ONE, OTHER = b"one", b"other"
+
+
+def manifest(term: int, round_no: int, incarnation: bytes = ONE, digest: bytes = bytes(16)) -> Manifest:
+    return Manifest(round_no, b"tinytiny", 12, digest, (), term=term, incarnation=incarnation)
+
+
+def goes_on(seen: Manifest, own: Manifest) -> bool:
+    try:
+        Fence(own.incarnation, take_over=False).judge(seen, own, begun=True)
+    except ConfigError:
+        return False
+    return True
+
+
+@given(st.tuples(st.integers(0, 3), st.integers(0, 3)), st.tuples(st.integers(0, 3), st.integers(0, 3)))
+def test_of_two_that_see_each_other_exactly_one_goes_on(first: tuple[int, int], second: tuple[int, int]) -> None:
+    one, other = manifest(*first), manifest(*second, OTHER)
+    assert goes_on(other, one) != goes_on(one, other)
+
+
+def test_the_first_start_stores_who_it_is_and_a_later_one_is_the_same() -> None:
+    assert Fence(ONE, take_over=False).restore({}) == [Put(TABLE, "incarnation", ONE)]
+    later = Fence(OTHER, take_over=False)
+    assert later.restore({TABLE: {"incarnation": ONE}}) == []
+    assert later.incarnation == ONE
+
+
+def test_its_own_manifests_are_no_news() -> None:
+    fence = Fence(ONE, take_over=False)
+    assert fence.judge(manifest(1, 2), manifest(1, 2), begun=True) is Verdict.OURS
+    assert fence.judge(manifest(1, 1, digest=bytes([1]) * 16), manifest(1, 2), begun=True) is Verdict.OURS, "late"
+    assert fence.judge(manifest(9, 9, b""), manifest(1, 2), begun=True) is Verdict.OURS, "unsigned"
+
+
+@pytest.mark.parametrize("seen", [manifest(1, 3), manifest(1, 2, digest=bytes([1]) * 16)])
+def test_a_copy_of_the_state_folder_is_noticed(seen: Manifest) -> None:
+    with pytest.raises(ConfigError, match="old copy, or a copy of it is in use"):
+        Fence(ONE, take_over=False).judge(seen, manifest(1, 2), begun=True)
+
+
+def test_who_has_not_begun_yields_to_any_other() -> None:
+    with pytest.raises(ConfigError, match="state folder that was in use last"):
+        Fence(ONE, take_over=False).judge(manifest(0, 0, OTHER), manifest(5, 0), begun=False)
+
+
+def test_taking_over_holds_until_there_is_a_term_to_claim_and_then_once() -> None:
+    fence = Fence(ONE, take_over=True)
+    assert fence.judge(manifest(4, 9, OTHER), manifest(0, 0), begun=False) is Verdict.TAKE_OVER
+    assert fence.judge(manifest(4, 9, OTHER), manifest(5, 0), begun=False) is Verdict.TAKE_OVER
+    assert fence.judge(manifest(4, 9, OTHER), manifest(6, 0), begun=True) is Verdict.BELOW
+    assert fence.judge(manifest(7, 9, OTHER), manifest(6, 0), begun=True) is Verdict.TAKE_OVER
+    with pytest.raises(ConfigError):
+        fence.judge(manifest(9, 9, OTHER), manifest(8, 0), begun=True)

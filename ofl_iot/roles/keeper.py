@@ -163,11 +163,12 @@ class KeeperMachine:
         if request is None:
             return
         digest = digest_of(request).hex()
-        under_way = digest in self._asked and digest not in self._shares
-        if digest not in self._asked and len(self._asked.keys() | self._answered_in(part)) >= _MAX_REQUESTS:
+        answered = self._answered_in(part)
+        under_way = digest in self._asked and digest not in answered
+        if digest not in self._asked and len(self._asked.keys() | answered) >= _MAX_REQUESTS:
             raise RefusedError(f"more than {_MAX_REQUESTS} requests to decrypt in round {part.round_no}")
         self._asked[digest] = part.stage
-        if digest in self._shares:
+        if digest in answered:
             yield from self._send_share(digest, now)
         elif not under_way:
             yield Compute(AnswerDecryption(key, self._me, part.round_no, part.stage, request))

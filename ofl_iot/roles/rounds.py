@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from ofl_iot.errors import RefusedError
+from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.topics import Kind, Topic
@@ -32,6 +32,7 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.decryption import Decryption
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, KeysMade, RoundAggregated
+from ofl_iot.roles.exchange import receipt_of
 from ofl_iot.roles.global_model import GlobalModel
 from ofl_iot.roles.key_maker import KeyMaker
 from ofl_iot.roles.roster import Roster
@@ -184,7 +185,9 @@ class Rounds:
             yield from self._keys.receive(sender, message, now)
         elif kind == Kind.SHARE:
             if self._decryption is None:
-                raise RefusedError("nothing is being decrypted")
+                if isinstance(message, Part):
+                    yield Publish(Topic(Kind.RECEIPT, COORDINATOR, sender), receipt_of(message))  # lest it comes again
+                raise LateError("nothing is being decrypted")
             yield from self._decryption.receive(sender, message, now)
         elif isinstance(message, Part):
             yield from self._contribution(sender, message, now)

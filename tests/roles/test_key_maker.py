@@ -1,0 +1,168 @@
+"""The coordinator's part in making the joint key: who is called, who is named, what survives."""
+
+from __future__ import annotations
+
+import pytest
+
+from ofl_iot.errors import ConfigError, LateError, RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.messages import Part, PartReceipt
+from ofl_iot.protocol.parts import split_body
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.commands import Command, CoordinatorKey, MakeKeys, Publish, Tell
+from ofl_iot.roles.events import KeysMade
+from ofl_iot.roles.key_maker import DEADLINE, TABLE, KeyMaker
+from ofl_iot.roles.keyring import FAULT, ONE, OPEN, TWO
+from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.runtime.store import MemoryStore
+from tests.roles.circle import Circle, names
+from tests.roles.parties import jobs, persist, published, timers
+
+A, B, C = names(3)
+SEALING = {name: bytes([number + 1]) * 32 for number, name in enumerate((A, B, C))}
+
+
+def maker(**rules: object) -> KeyMaker:
+    return KeyMaker(ProtectionRules(key_deadline_s=60.0, resend_s=2.0, **rules))  # type: ignore[arg-type]
+
+
+def begun(made: KeyMaker | None = None) -> tuple[KeyMaker, list[Command]]:
+    made = made or maker()
+    return made, list(made.begin(5, SEALING, 0.0))
+
+
+def say(made: KeyMaker, sender: str, stage: str, body: bytes = b"x", *, attempt: int = 1) -> list[Command]:
+    return [c for part in split_body(body, 5, attempt, stage) for c in made.receive(DeviceId(sender), part, 1.0)]
+
+
+def test_everyone_is_called_and_the_collusion_bound_is_told() -> None:
+    _, commands = begun()
+    called = [c.topic.receiver for c in commands if isinstance(c, Publish)]
+    assert called == [A, B, C]
+    (told,) = [c for c in commands if isinstance(c, Tell)]
+    assert told.fields["threshold"] == 2
+    assert told.fields["colluding_leaders_that_learn_nothing"] == 1
+    assert timers(commands)[DEADLINE] == 60.0
+
+
+@pytest.mark.parametrize(("threshold", "expected"), [("all", 3), ("majority", 2), (2, 2), (3, 3)])
+def test_the_threshold_is_a_rule(threshold: object, expected: int) -> None:
+    made = maker(threshold=threshold)
+    begun(made)
+    for name in SEALING:
+        for stage in (ONE, TWO):
+            commands = say(made, name, stage)
+    (job,) = jobs(commands, MakeKeys)
+    assert job.opened.threshold == expected
+
+
+def test_a_threshold_beyond_the_leaders_is_refused() -> None:
+    with pytest.raises(ConfigError, match="threshold 4"):
+        begun(maker(threshold=4))
+
+
+def test_a_key_belongs_to_its_leaders_and_their_term() -> None:
+    circle = Circle(names(2))
+    assert circle.make_key(term=5)
+    made = circle.office.maker
+    assert made.fits({A: 5, B: 4})
+    assert not made.fits({A: 5, B: 6}), "a new term has a key of its own"
+    assert not made.fits({A: 5})
+    assert not made.fits({A: 5, B: 5, C: 5})
+    circle.restart(COORDINATOR)
+    assert circle.office.maker.fits({A: 5, B: 4})
+    assert not circle.office.maker.under_way
+
+
+def test_while_a_new_key_is_made_the_old_one_is_gone_for_good() -> None:
+    """Leaders replace their shares of it: a coordinator that took it up again after a restart would wait in vain."""
+    circle = Circle(names(2))
+    assert circle.make_key(term=5)
+    circle.fate = lambda *_: 0
+    assert not circle.make_key(term=6, wait_s=1.0)
+    circle.restart(COORDINATOR)
+    assert circle.office.maker.key is None
+    assert "key" not in circle.stores[COORDINATOR].load()[TABLE]
+
+
+def test_every_attempt_has_another_number_also_after_a_restart() -> None:
+    store, made = MemoryStore(), maker()
+    persist(store, begun(made)[1])
+    again = maker()
+    again.restore(store.load())
+    parts = published(begun(again)[1], Kind.KEYS)
+    assert {part.round_no for part in parts if isinstance(part, Part)} == {2}
+
+
+def test_who_is_missing_is_named_by_what_it_owes() -> None:
+    made, _ = begun()
+    assert made.missing() == {A, B, C}
+    for name in (A, B):
+        say(made, name, ONE)
+    assert made.missing() == {C}
+    say(made, C, ONE)
+    assert made.missing() == set(), "somebody's deals are missing, and nobody can say whose"
+    say(made, A, TWO)
+    assert made.missing() == {B, C}
+    say(made, B, FAULT, C.encode())
+    assert made.missing() == {C}
+    say(made, A, FAULT, b"nobody")
+    assert made.missing() == {C}
+    list(made.stop())
+    assert made.missing() == set()
+
+
+def test_a_complaint_ends_the_attempt_at_once() -> None:
+    made, _ = begun()
+    commands = say(made, B, FAULT, C.encode())
+    assert timers(commands)[DEADLINE] == 1.0
+    assert [c.fields for c in commands if isinstance(c, Tell)] == [{"leader": B, "accuses": C}]
+
+
+def test_the_key_is_summed_once_when_all_is_there() -> None:
+    made, _ = begun()
+    commands = [c for name in SEALING for stage in (TWO, ONE, TWO, ONE) for c in say(made, name, stage)]
+    assert len(jobs(commands, MakeKeys)) == 1
+
+
+def test_only_members_speak_and_only_of_what_is_expected() -> None:
+    made, _ = begun()
+    with pytest.raises(RefusedError, match="stranger takes no part"):
+        say(made, "stranger", ONE)
+    with pytest.raises(RefusedError, match="does not expect the stage 'open'"):
+        say(made, A, OPEN)
+
+
+def test_what_comes_late_is_confirmed_and_dropped() -> None:
+    made, _ = begun()
+    begun(made)
+    late = made.receive(A, split_body(b"x", 5, 1, ONE)[0], 1.0)
+    command = next(late)
+    assert isinstance(command, Publish)
+    assert command.topic == Topic(Kind.KEYS, COORDINATOR, A)
+    assert command.message == PartReceipt(5, 1, ONE, (0,))
+    with pytest.raises(LateError):
+        next(late)
+    with pytest.raises(LateError):
+        list(made.receive(A, PartReceipt(5, 1, OPEN, (0,)), 1.0))
+
+
+def test_a_key_of_an_earlier_attempt_is_void() -> None:
+    made, _ = begun()
+    for name in SEALING:
+        for stage in (ONE, TWO):
+            commands = say(made, name, stage)
+    (job,) = jobs(commands, MakeKeys)
+    begun(made)
+    assert list(made.made(KeysMade(CoordinatorKey(job.opened, b"", b"", b"")))) == []
+    assert made.key is None
+
+
+def test_openings_are_sent_again_until_they_are_confirmed() -> None:
+    made, _ = begun()
+    list(made.receive(A, PartReceipt(5, 1, OPEN, (0,)), 0.5))
+    assert len(published(list(made.send_due(2.1)), Kind.KEYS)) == 2
+    made.link_lost()
+    assert len(published(list(made.send_due(2.2)), Kind.KEYS)) == 2
+    list(made.stop())
+    assert list(made.send_due(9.0)) == []

@@ -1,4 +1,4 @@
-"""Images for the learning bench: MNIST at 14 × 14 where its files are given, else the digits; and how they are dealt."""
+"""Images for the learning bench, MNIST at 14 × 14 pixels or the digits, and how they are dealt to devices."""
 
 from __future__ import annotations
 
@@ -77,20 +77,16 @@ def deal(labels: Labels, devices: int, seed: int, *, alpha: float = 0.5) -> list
 
 
 def deal_own_classes(labels: Labels, devices: int, slow: int, own: tuple[int, ...], seed: int) -> list[Rows]:
-    """The last `slow` devices hold all images of the classes `own`, one class each, and nothing else.
-
-    The other classes are dealt to the other devices by Dirichlet(0.5).
-    """
+    """Dirichlet(0.5), but all images of the classes `own` go to the last `slow` devices, one class each."""
     rng = np.random.default_rng(seed)
     common = np.flatnonzero(~np.isin(labels, own))
-    fast = [common[rows] for rows in deal(labels[common], devices - slow, seed)]
-    owners: list[list[Rows]] = [[] for _ in range(slow)]
+    parts = [common[rows] for rows in deal(labels[common], devices, seed)]
     for place, label in enumerate(own):
-        holders = range(place, slow, len(own))
+        holders = range(devices - slow + place, devices, len(own))
         rows = rng.permutation(np.flatnonzero(labels == label))
-        for holder, part in zip(holders, np.array_split(rows, len(holders)), strict=True):
-            owners[holder].append(part)
-    return [*fast, *(np.concatenate(parts) for parts in owners)]
+        for holder, share in zip(holders, np.array_split(rows, len(holders)), strict=True):
+            parts[holder] = np.concatenate([parts[holder], share])
+    return parts
 
 
 class ImageWorkload:

@@ -14,13 +14,11 @@ from agents.learning_data import CLASSES, ImageWorkload, Part
 from agents.parties import Parties
 from agents.robust_experiment import BACKDOOR_TARGET, Attack
 from agents.simulate import device_names
-from ofl_iot.errors import OflError
-from ofl_iot.fleet.devices import DeviceType, deal_types
-from ofl_iot.ids import COORDINATOR
-from ofl_iot.privacy.events import PaperRelease
+from ofl_iot.fleet.devices import deal_types
+from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.robust.attacks import stamp_trigger
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import AggregateRound, Job, PrepareRelease, Tell, TrainLocally
+from ofl_iot.roles.commands import Job, PrepareRelease, Tell, TrainLocally
 from ofl_iot.roles.coordinator import CoordinatorMachine
 from ofl_iot.roles.events import Event, Trained
 from ofl_iot.runtime.settings import Settings
@@ -35,10 +33,6 @@ JUDGED_ROUNDS = 3
 """Accuracies are means over the last global models: one model's is noisy."""
 
 Floats = npt.NDArray[np.float64]
-
-
-class BenchFailed(OflError):
-    """A federation of the bench did not come to its end."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +57,19 @@ class Outcome:
     honest_refused: float
     epsilon: float
     """The most a device spent; 0 where nothing was paid."""
+    rounds: int
+    """Rounds completed."""
     exhausted: int
     """Devices whose budget was spent before the end."""
     bytes_up: float
     """Mean of the devices, as leaders too."""
-    releases: float
-    """Updates merged, mean of the devices."""
+    failures: int
+    """Trainings and releases that failed: a model that diverges ends in these."""
+    silent: int
+    """Devices of which nothing was merged."""
     clusters: int
+    slow_among_slow: float | None
+    """Share of the slow devices' cluster mates that are slow too, in the end; None without slow devices."""
     wall_s: float
 
 
@@ -84,6 +84,7 @@ class Judge(ImageWorkload):
         self._trigger = ImageWorkload(net, Part(stamped, targets))
         self._classes = [ImageWorkload(net, part, np.flatnonzero(part.labels == label)) for label in range(CLASSES)]
         self._models: list[Vector] = []
+        """None yet: the untrained model is judged."""
 
     def evaluate(self, params: Vector) -> Evaluation:
         """Judge `params` on all images."""
@@ -92,9 +93,10 @@ class Judge(ImageWorkload):
 
     def verdict(self) -> tuple[tuple[float, ...], float, float]:
         """Accuracy on each class, on all, and success of the trigger: means over the last models."""
-        classes = np.mean([[each.evaluate(m).accuracy for each in self._classes] for m in self._models], axis=0)
-        accuracy = float(np.mean([super(Judge, self).evaluate(model).accuracy for model in self._models]))
-        success = float(np.mean([self._trigger.evaluate(model).accuracy for model in self._models]))
+        models = self._models or [self.initial(0)]
+        classes = np.mean([[each.evaluate(model).accuracy for each in self._classes] for model in models], axis=0)
+        accuracy = float(np.mean([super(Judge, self).evaluate(model).accuracy for model in models]))
+        success = float(np.mean([self._trigger.evaluate(model).accuracy for model in models]))
         return tuple(classes.tolist()), accuracy, success
 
 
@@ -132,6 +134,7 @@ class Observer:
     merged: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     exhausted: set[str] = field(default_factory=set)
+    failures: int = 0
     evaluations: int = 0
     clusters: int = 0
 
@@ -148,7 +151,7 @@ class Observer:
         elif told.what == "clustered":
             self.clusters = int(str(told.fields["clusters"]))
         elif told.what == "job failed":
-            raise BenchFailed(f"{name}: {told.fields['reason']}")
+            self.failures += 1
 
     def refused_share(self, devices: Sequence[str]) -> float:
         """Refused chunks of these devices over all of theirs."""
@@ -156,30 +159,22 @@ class Observer:
         return refused / max(1, refused + sum(self.merged.get(device, 0) for device in devices))
 
 
-def run_federation(
-    settings: Settings, members: Sequence[Member], judge: Judge, *, coordinator: Toolbox | None = None
-) -> Outcome:
-    """Let the members learn until the last round; `coordinator` replaces what runs the coordinator's jobs."""
+def run_federation(settings: Settings, members: Sequence[Member], judge: Judge) -> Outcome:
+    """Let the members learn until the last round."""
     began = time.perf_counter()
-    seed, rounds = settings.simulation.seed, settings.simulation.rounds
+    rounds = settings.simulation.rounds
     settings = msgspec.structs.replace(settings, round=msgspec.structs.replace(settings.round, count=rounds))
-    parties, observer = Parties(settings), Observer()
-    world = VirtualWorld(parties.federation, Faults(), seed, observer.listen)
-    plan = parties.coordinator(judge)
-    leader_of_rounds = Party(COORDINATOR, plan.make, coordinator or plan.toolbox, TypePace(0.0))
-    world.add(leader_of_rounds)
-    names = device_names(len(members))
-    seeds = np.random.SeedSequence(seed).spawn(len(members))
-    for name, member, kind, own in zip(names, members, deal_types(len(members)), seeds, strict=True):
-        world.add(_party(parties, name, member, kind, np.random.default_rng(own), world))
+    observer = Observer()
+    world = _world(settings, members, judge, observer)
+    coordinator = world.parties[COORDINATOR]
 
     def done() -> bool:
-        machine = leader_of_rounds.machine
+        machine = coordinator.machine
         return isinstance(machine, CoordinatorMachine) and machine.finished and observer.evaluations >= rounds
 
-    limit_s = 60 + 3 * rounds * (settings.round.interval_s + settings.round.deadline_s)
-    if not world.run(done, limit_s=limit_s):
-        raise BenchFailed(f"only {observer.evaluations} of {rounds} rounds were completed")
+    # A federation that diverges abandons rounds and comes to no end: its last models are judged all the same.
+    world.run(done, limit_s=60 + 2 * rounds * settings.round.interval_s)
+    names = device_names(len(members))
     classes, accuracy, success = judge.verdict()
     attackers = [name for name, member in zip(names, members, strict=True) if member.attack]
     honest = [name for name in names if name not in attackers]
@@ -190,30 +185,46 @@ def run_federation(
         attackers_refused=observer.refused_share(attackers) if attackers else None,
         honest_refused=observer.refused_share(honest),
         epsilon=max(_epsilon(world.parties[name]) for name in names),
+        rounds=observer.evaluations,
         exhausted=len(observer.exhausted),
         bytes_up=float(np.mean([world.broker.session(name).traffic.up for name in names])),
-        releases=float(np.mean([observer.merged.get(name, 0) for name in names])),
+        failures=observer.failures,
+        silent=sum(name not in observer.merged for name in names),
         clusters=observer.clusters,
+        slow_among_slow=_slow_among_slow(coordinator, names, members),
         wall_s=time.perf_counter() - began,
     )
 
 
-def _party(
-    parties: Parties, name: str, member: Member, kind: DeviceType, rng: np.random.Generator, world: VirtualWorld
-) -> Party:
-    step_s = parties.settings.simulation.step_s * member.slowness
-    plan = parties.agent(name, member.workload, kind.name, rng)  # type: ignore[arg-type]
-    toolbox: Toolbox = plan.toolbox
-    if member.attack:
-        toolbox = PoisonedToolbox(toolbox, member.attack, np.random.default_rng(rng.integers(2**63)))
-    return Party(
-        plan.name,
-        plan.make,
-        toolbox,
-        TypePace(step_s / kind.relative_speed),
-        will=plan.will,
-        meter=SimulatedSource(kind, np.random.default_rng(rng.integers(2**63)), lambda: world.now, step_s=step_s),
-    )
+def _world(settings: Settings, members: Sequence[Member], judge: Judge, observer: Observer) -> VirtualWorld:
+    """The coordinator and the members, all of whose randomness comes from the seed."""
+    parties, seed = Parties(settings), settings.simulation.seed
+    world = VirtualWorld(parties.federation, Faults(), seed, observer.listen)
+    plan = parties.coordinator(judge)
+    world.add(Party(COORDINATOR, plan.make, plan.toolbox, TypePace(0.0)))
+    seeds = np.random.SeedSequence(seed).spawn(len(members))
+    kinds = deal_types(len(members))
+    for name, member, kind, own in zip(device_names(len(members)), members, kinds, seeds, strict=True):
+        rng = np.random.default_rng(own)
+        step_s = settings.simulation.step_s * member.slowness
+        agent = parties.agent(name, member.workload, kind.name, rng)
+        toolbox: Toolbox = agent.toolbox
+        if member.attack:
+            toolbox = PoisonedToolbox(toolbox, member.attack, np.random.default_rng(rng.integers(2**63)))
+        meter = SimulatedSource(kind, np.random.default_rng(rng.integers(2**63)), lambda: world.now, step_s=step_s)
+        pace = TypePace(step_s / kind.relative_speed)
+        world.add(Party(agent.name, agent.make, toolbox, pace, will=agent.will, meter=meter))
+    return world
+
+
+def _slow_among_slow(coordinator: Party, names: Sequence[DeviceId], members: Sequence[Member]) -> float | None:
+    machine = coordinator.machine
+    slow = {name for name, member in zip(names, members, strict=True) if member.slowness > 1}
+    if not slow or not isinstance(machine, CoordinatorMachine):
+        return None
+    clusters = [machine.roster.cluster_of(name) for name in slow]
+    mates = [mate for cluster in clusters if cluster for mate in cluster.members]
+    return (sum(mate in slow for mate in mates) - len(slow)) / max(1, len(mates) - len(slow))
 
 
 def _epsilon(party: Party) -> float:

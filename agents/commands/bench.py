@@ -14,6 +14,7 @@ BENCHES = {
     "opportunity": "agents.bench_opportunity",
     "crypto": "agents.bench_crypto",
     "fleet": "agents.bench_fleet",
+    "learning": "agents.bench_learning",
     "robust": "agents.bench_robust",
 }
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from ofl_iot.errors import DecodeError, LateError, RefusedError
+from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.opportunity.merge import stalest_blocks
 from ofl_iot.protocol.chunks import Chunk
@@ -31,7 +31,7 @@ from ofl_iot.protocol.messages import (
     Receipt,
     RoundOpen,
 )
-from ofl_iot.protocol.parts import BodyJoiner, split_body
+from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.cluster_model import ClusterModel
@@ -58,6 +58,7 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
+from ofl_iot.roles.intake import FETCH, GlobalIntake
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.merging import Merging
 from ofl_iot.roles.observation import Observer
@@ -67,9 +68,7 @@ from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
 STATE, JOURNAL, OFFICE = "leader.state", "leader.journal", "leader.office"
 CONTRIBUTE = "contribute"
-_RESEND, _FETCH = "leader.resend", "leader.fetch"
-_FETCH_S = 5.0
-_MAX_JOINERS = 2
+_RESEND = "leader.resend"
 
 
 class JournalRow(msgspec.Struct, frozen=True, array_like=True):
@@ -117,16 +116,13 @@ class LeaderMachine:
         self._assignment: Assignment | None = None
         self._seen: tuple[int, ...] = (0, 0)
         """Term and revision of the last assignment."""
-        self._fetching = False
         self._members: dict[str, int] = {}
         self._journal_rows = 0
         self._next_row = 0
         self._linked = False
         self._round: RoundOpen | None = None
         self._sender: PartSender | None = None
-        self._manifest: Manifest | None = None
-        self._joiners: dict[bytes, BodyJoiner] = {}
-        self._bodies: dict[bytes, bytes] = {}
+        self._intake = GlobalIntake(profile.layout.size)
         self._observer = Observer()
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -137,6 +133,13 @@ class LeaderMachine:
     def leading(self) -> bool:
         """Whether this device leads a cluster."""
         return self.cluster is not None
+
+    @property
+    def _office(self) -> ClusterModel:
+        """The cluster that this leader leads; messages reach the methods that use it only while there is one."""
+        if self.cluster is None:
+            raise LateError("this device leads no cluster")
+        return self.cluster
 
     def _decide(self, event: Event, now: float) -> Iterator[Command]:
         if isinstance(event, Started):
@@ -157,10 +160,8 @@ class LeaderMachine:
             yield from self._protected(event, now)
         elif isinstance(event, TimerFired) and event.name == _RESEND:
             yield from self._send_parts(now)
-        elif isinstance(event, TimerFired) and event.name == _FETCH:
-            self._fetching = False
-            if self._manifest:
-                yield from self._fetch(now)
+        elif isinstance(event, TimerFired) and event.name == FETCH:
+            yield from self._intake.timer(now)
         elif isinstance(event, JobFailed):
             yield tell("contribution failed", "error", reason=event.reason)
 
@@ -216,7 +217,8 @@ class LeaderMachine:
         else:
             # A new term: what the old one left unsettled is sent again by the devices that hold it.
             self.cluster = ClusterModel(self.profile.layout, assignment.term, assignment.members)
-            self._round = self._sender = self._manifest = None
+            self._round = self._sender = None
+            self._intake.forget()
         self._take_members(assignment)
         yield Persist(
             (
@@ -238,7 +240,8 @@ class LeaderMachine:
         self._members = {member.device: member.sample_count for member in assignment.members}
 
     def _resign(self, assignment: Assignment) -> Iterator[Command]:
-        self.cluster = self._assignment = self._round = self._sender = self._manifest = None
+        self.cluster = self._assignment = self._round = self._sender = None
+        self._intake.forget()
         yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL), self._stored_seen()))
         yield tell("no longer leading", term=assignment.term, leader=assignment.leader)
         me = self.profile.device
@@ -247,7 +250,7 @@ class LeaderMachine:
         for kind in (Kind.GLOBAL_PART, Kind.MANIFEST, Kind.ROUND_OPEN):
             yield Unsubscribe(kind)
         yield CancelTimer(_RESEND)
-        yield CancelTimer(_FETCH)
+        yield from self._intake.stop()
 
     # --- messages
 
@@ -255,8 +258,6 @@ class LeaderMachine:
         message, sender = event.message, event.topic.sender
         if isinstance(message, Assignment):
             yield from self._assigned(message)
-        elif self.cluster is None:
-            raise LateError("this device leads no cluster")
         elif isinstance(message, Chunk):
             yield from self._chunk(sender, message, now)
         elif isinstance(message, Pull):
@@ -275,8 +276,7 @@ class LeaderMachine:
     # --- the cluster
 
     def _chunk(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
-        assert self.cluster is not None  # noqa: S101  # checked by _receive
-        cluster = self.cluster
+        cluster = self._office
         self._check_member(sender)
         if chunk.model != self.profile.model or chunk.size != self.profile.layout.size:
             raise RefusedError(f"a chunk of another model ({chunk.size} parameters)")
@@ -303,21 +303,14 @@ class LeaderMachine:
             raise LateError(f"{sender} is not in this cluster")
 
     def _receipt(self, device: DeviceId, stored: tuple[int, ...]) -> Publish:
-        assert self.cluster is not None  # noqa: S101  # only a leader writes receipts
+        cluster = self._office
         return Publish(
             Topic(Kind.RECEIPT, self.profile.device, device),
-            Receipt(
-                self.cluster.term,
-                stored,
-                self.cluster.settled[device],
-                self._rules.credits,
-                self.cluster.highest(device),
-            ),
+            Receipt(cluster.term, stored, cluster.settled[device], self._rules.credits, cluster.highest(device)),
         )
 
     def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
-        assert self.cluster is not None  # noqa: S101  # checked by _receive
-        cluster, layout = self.cluster, self.profile.layout
+        cluster, layout = self._office, self.profile.layout
         self._check_member(sender)
         if pull.term != cluster.term:
             raise LateError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
@@ -343,17 +336,15 @@ class LeaderMachine:
             )
 
     def _block(self, index: int, *, half: bool) -> Block:
-        assert self.cluster is not None  # noqa: S101  # checked by _receive
-        values = self.cluster.model[self.profile.layout.bounds(index)]
+        values = self._office.model[self.profile.layout.bounds(index)]
         coded = np.clip(values, -65504, 65504).astype("<f2") if half else values.astype("<f4")
-        return Block(index, float(self.cluster.mileage[index]), coded.tobytes())
+        return Block(index, float(self._office.mileage[index]), coded.tobytes())
 
     def _snapshot(self) -> list[StoreOp]:
         """The whole cluster model in place of the journal."""
-        assert self.cluster is not None  # noqa: S101  # only a leader has one
         self._journal_rows = 0
         return [
-            Put(STATE, "cluster", self.cluster.snapshot()),
+            Put(STATE, "cluster", self._office.snapshot()),
             Put(STATE, "merging", self._merging.snapshot()),
             DeleteTable(JOURNAL),
         ]
@@ -361,8 +352,7 @@ class LeaderMachine:
     # --- rounds
 
     def _opened(self, opened: RoundOpen, now: float) -> Iterator[Command]:
-        assert self.cluster is not None  # noqa: S101  # checked by _receive
-        cluster = self.cluster
+        cluster = self._office
         if not any(s.leader == self.profile.device and s.term == cluster.term for s in opened.seats):
             return
         newest = max(cluster.frozen_round, self._round.round_no if self._round else 0)
@@ -371,7 +361,7 @@ class LeaderMachine:
         again = self._round is not None and opened.attempt > self._round.attempt
         self._round = opened
         if cluster.round_no != opened.base_round:
-            yield from self._fetch(now)  # the round stands on a global model that is not here yet
+            yield from self._intake.fetch(now)  # the round stands on a global model that is not here yet
         elif cluster.frozen_round == opened.round_no:
             if again and self._sender:
                 self._sender.restart()
@@ -411,8 +401,7 @@ class LeaderMachine:
         yield from self._send_parts(now)
 
     def _sender_of(self, body: bytes, round_no: int) -> PartSender:
-        assert self._assignment is not None  # noqa: S101  # only a leader contributes
-        parts = split_body(body, self._assignment.term, round_no, CONTRIBUTE)
+        parts = split_body(body, self._office.term, round_no, CONTRIBUTE)
         return PartSender(parts, resend_s=self._rules.resend_s)
 
     def _send_parts(self, now: float) -> Iterator[Command]:
@@ -432,64 +421,34 @@ class LeaderMachine:
     # --- the global model
 
     def _global_part(self, part: Part, now: float) -> Iterator[Command]:
-        assert self.cluster is not None  # noqa: S101  # checked by _receive
-        if part.round_no <= self.cluster.round_no or part.digest in self._bodies:
-            return
-        joiner = self._joiners.setdefault(part.digest, BodyJoiner.expecting(part, 4 * self.profile.layout.size))
-        while len(self._joiners) > _MAX_JOINERS:
-            del self._joiners[next(iter(self._joiners))]
-        body = joiner.add(part)
-        if self._fetching:
-            yield SetTimer(_FETCH, now + _FETCH_S)  # it is coming in
-        if body is not None:
-            self._joiners.pop(part.digest, None)
-            self._bodies = {part.digest: body}
+        if part.round_no > self._office.round_no:
+            yield from self._intake.take_part(part, now)
             yield from self._adopt(now)
 
     def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
-        assert self.cluster is not None  # noqa: S101  # checked by _receive
         if manifest.model != self.profile.model or manifest.size != self.profile.layout.size:
             raise RefusedError(f"a global model of another shape ({manifest.size} parameters)")
         if self._assignment and manifest.incarnation != self._assignment.incarnation:
             raise LateError("a global model of another coordinator than this leader's")
-        if manifest.round_no > self.cluster.round_no:
-            self._manifest = manifest
-            if manifest.digest in self._bodies:
-                yield from self._adopt(now)
-            else:
-                yield SetTimer(_FETCH, now + _FETCH_S)
-
-    def _fetch(self, now: float) -> Iterator[Command]:
-        """Ask the broker for the retained global model again, unless it is asked already."""
-        if self._fetching:
-            return
-        self._fetching = True
-        yield Subscribe(Kind.GLOBAL_PART)
-        yield Subscribe(Kind.MANIFEST)
-        yield SetTimer(_FETCH, now + _FETCH_S)
+        if manifest.round_no > self._office.round_no:
+            yield from self._intake.take_manifest(manifest, now)
+            yield from self._adopt(now)
 
     def _adopt(self, now: float) -> Iterator[Command]:
-        assert self.cluster is not None  # noqa: S101  # checked by _receive
-        manifest, cluster = self._manifest, self.cluster
-        if manifest is None or manifest.digest not in self._bodies:
+        version, cluster = self._intake.complete(), self._office
+        if version is None:
             return
-        body = self._bodies.pop(manifest.digest)
-        if len(body) != 4 * self.profile.layout.size:
-            raise DecodeError(f"a global model of {len(body)} bytes, expected {4 * self.profile.layout.size}")
-        model = np.frombuffer(body, "<f4").astype(np.float32)
-        if not np.isfinite(model).all():
-            raise DecodeError("the global model holds a value that is not finite")
+        round_no = version.manifest.round_no
         included = self._sender is not None and any(
             (i.leader, i.round_no, i.digest) == (self.profile.device, cluster.frozen_round, self._sender.digest)
-            for i in manifest.included
+            for i in version.manifest.included
         )
-        served = cluster.adopt(model, manifest.round_no, included=included)
-        self._sender = self._manifest = None
-        self._fetching = False
+        served = cluster.adopt(version.values, round_no, included=included)
+        self._sender = None
         yield Persist((*self._snapshot(), Delete(STATE, "body")))
-        yield CancelTimer(_FETCH)
+        yield from self._intake.stop()
         yield CancelTimer(_RESEND)
-        yield tell("global model adopted", "debug", round_no=manifest.round_no, included=included)
+        yield tell("global model adopted", "debug", round_no=round_no, included=included)
         for device in served:
             if device in self._members:
                 yield self._receipt(DeviceId(device), ())

@@ -452,7 +452,7 @@ def test_parts_of_many_models_do_not_pile_up() -> None:
     for number in range(10):
         for part in split_body(bytes([number]) * 48, 0, 5, "global", 24)[:1]:
             machine.handle(arrived(Kind.GLOBAL_PART, COORDINATOR, part), 1.0)
-    assert len(machine._joiners) <= 2
+    assert len(machine._intake._joiners) <= 2
 
 
 # --- restart
@@ -568,8 +568,8 @@ def test_the_stored_books_of_another_model_are_dropped() -> None:
     store, machine = MemoryStore(), leader_machine()
     persist(store, machine.handle(assigned(office()), 0.0))
     persist(store, give_model(machine, 0))
-    other = leader_machine()
-    other.profile = type(other.profile)(A, b"othermod", BlockLayout(8, 4))
+    profile = type(machine.profile)(A, b"othermod", BlockLayout(8, 4), encrypted=False)
+    other = LeaderMachine(profile, machine._rules, machine._merging, machine._keys)
     assert "stored cluster model dropped" in told(other.handle(Started(store.load()), 0.0))
     assert not other.leading
     other.handle(assigned(office(2)), 0.5)

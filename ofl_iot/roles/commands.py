@@ -103,7 +103,7 @@ class PrepareRelease:
     update: Vector
     """Work that has not left the device: local model minus base."""
     synced: Vector
-    """The model as of the last sync (the paper's theta_0). A block may come in meanwhile: it only ranks what is sent."""
+    """The model as of the last sync (the paper's theta_0). A block may come in meanwhile: it only ranks."""
     synced_before: Vector
     """The model as of the sync before (theta_1)."""
     gamma: float

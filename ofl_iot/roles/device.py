@@ -15,11 +15,10 @@ import numpy as np
 
 from ofl_iot.errors import LateError, PrivacyError, RefusedError
 from ofl_iot.ids import DeviceId
-from ofl_iot.opportunity.plan import Plan
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import Assignment, Blocks, Pull, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
-from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
+from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.commands import (
@@ -55,7 +54,7 @@ from ofl_iot.roles.local_model import LocalModel
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.outbox import TABLE as OUTBOX
 from ofl_iot.roles.outbox import Outbox
-from ofl_iot.roles.planning import ResourceRules, plan_contact
+from ofl_iot.roles.planning import ResourceRules, Resources
 from ofl_iot.roles.privacy_guard import PrivacyGuard, PrivacyRules
 from ofl_iot.roles.rules import DownloadRules, TrainingRules, UploadRules
 from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
@@ -96,7 +95,7 @@ class DeviceMachine:
         self._training = rules.training
         self._upload = upload = rules.upload
         self._download = rules.download
-        self._resources = rules.resources
+        self._resources = Resources(profile.size, rules.training, rules.resources)
         self.guard = PrivacyGuard(rules.privacy)
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
         self.outbox = Outbox(max_bytes=upload.max_outbox_bytes, window=upload.window, resend_s=upload.resend_s)
@@ -109,12 +108,7 @@ class DeviceMachine:
         self._busy = False
         self._pulling = False
         self._resting = False
-        self._gate = ReportGate()
-        self._reported: SentReport | None = None
         self._step_s: float | None = None
-        self._telemetry: Telemetry | None = None
-        self._planned: tuple[float, Plan] | None = None
-        self._binding = ""
         self._unoffered = 0
         """Trainings since the last release was prepared."""
 
@@ -228,7 +222,7 @@ class DeviceMachine:
 
     def _measured(self, telemetry: Telemetry, now: float) -> Iterator[Command]:
         """Report resources when they changed enough to be worth the bytes."""
-        report = msgspec.structs.replace(
+        known = msgspec.structs.replace(
             telemetry,
             samples=self.profile.sample_count,
             device_type=telemetry.device_type or self.profile.device_type,
@@ -236,29 +230,16 @@ class DeviceMachine:
             model_distance=self.model.distance(),
             budget_left=self.guard.left,
         )
-        self._telemetry, self._planned = report, None
-        plan = self._plan()
-        if plan.binding != self._binding:
-            self._binding = plan.binding
+        report, plan = self._resources.measured(known, self._payable())
+        if plan:
             up, down = round(plan.gamma_up, 4), round(plan.gamma_down, 4)
             yield tell("resources limit the exchange", binding=plan.binding, gamma_up=up, gamma_down=down)
-        report = msgspec.structs.replace(report, binding=plan.binding)
-        if self._linked and self._gate.is_due(self._reported, report, now):
-            self._reported = SentReport(report, now)
+        if self._linked and self._resources.worth_sending(report, now):
             yield Publish(Topic(Kind.TELEMETRY, self.profile.device), report, qos=0)
 
-    def _plan(self) -> Plan:
-        """Eq. 4 with what is known now. Steps already paid for may leave even when the budget is spent.
-
-        It is solved anew when the telemetry changed, and at every step once the budget comes to its end.
-        """
-        steps = self._training.steps
-        payable = self.guard.steps_left + self._unoffered * steps
-        enough = min(payable, 10.0 * steps)
-        if self._planned is None or self._planned[0] != enough:
-            plan = plan_contact(self.profile.size, self._telemetry, self._training, self._resources, payable)
-            self._planned = (enough, plan)
-        return self._planned[1]
+    def _payable(self) -> float:
+        """Steps already paid for may leave even when the budget is spent."""
+        return self.guard.steps_left + self._unoffered * self._training.steps
 
     # --- messages
 
@@ -344,7 +325,7 @@ class DeviceMachine:
 
     def _offer(self) -> Iterator[Command]:
         """Prepare a release of all unreleased work, if there is any and it may leave."""
-        gamma = min(self._upload.gamma, self._plan().gamma_up)
+        gamma = min(self._upload.gamma, self._resources.plan(self._payable()).gamma_up)
         allowed = self._linked and self.assignment is not None and not self.outbox.full and gamma > 0
         if self._busy or not self._unoffered or not allowed:
             return
@@ -410,7 +391,7 @@ class DeviceMachine:
         if not self._linked or self.assignment is None or self._pulling:
             return
         blocks = self.model.layout.count
-        share = min(self._download.gamma, self._plan().gamma_down)
+        share = min(self._download.gamma, self._resources.plan(self._payable()).gamma_down)
         most = blocks if not self.model.complete else int(np.ceil(share * blocks))
         if most:
             self._pulling = True

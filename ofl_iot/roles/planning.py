@@ -1,4 +1,4 @@
-"""Eq. 4 on a device: from what it measures to how much it sends and fetches in the next contact."""
+"""Eq. 4 on a device: from what it measures to how much it sends and fetches in the next contact, and to its report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from ofl_iot.opportunity.plan import Plan, costs_of, limits_of, plan
-from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
 from ofl_iot.roles.rules import Fraction, NotNegative, Positive, TrainingRules
 
 BYTES_UP, BYTES_DOWN = 3.1, 2.1
@@ -70,3 +70,43 @@ def plan_contact(
         ),
         resources.objective,
     )
+
+
+class Resources:
+    """What a device knows of itself: the last telemetry, the plan it allows, what was reported of it."""
+
+    def __init__(self, size: int, training: TrainingRules, rules: ResourceRules) -> None:
+        self._size = size
+        self._training = training
+        self._rules = rules
+        self._gate = ReportGate()
+        self._telemetry: Telemetry | None = None
+        self._planned: tuple[float, Plan] | None = None
+        self._reported: SentReport | None = None
+        self._binding = ""
+
+    def plan(self, payable_steps: float) -> Plan:
+        """Eq. 4 with what is known now, for training steps that are paid for or can be.
+
+        It is solved anew when the telemetry changed, and at every step once the budget comes to its end.
+        """
+        enough = min(payable_steps, 10.0 * self._training.steps)
+        if self._planned is None or self._planned[0] != enough:
+            plan = plan_contact(self._size, self._telemetry, self._training, self._rules, payable_steps)
+            self._planned = (enough, plan)
+        return self._planned[1]
+
+    def measured(self, telemetry: Telemetry, payable_steps: float) -> tuple[Telemetry, Plan | None]:
+        """Take new telemetry; the report of it, and the plan if another resource limits it than before."""
+        self._telemetry, self._planned = telemetry, None
+        plan = self.plan(payable_steps)
+        changed = plan.binding != self._binding
+        self._binding = plan.binding
+        return msgspec.structs.replace(telemetry, binding=plan.binding), plan if changed else None
+
+    def worth_sending(self, report: Telemetry, now: float) -> bool:
+        """Whether a report tells enough to be worth its bytes; it then counts as sent."""
+        due = self._gate.is_due(self._reported, report, now)
+        if due:
+            self._reported = SentReport(report, now)
+        return due

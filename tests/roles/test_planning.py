@@ -1,0 +1,82 @@
+"""From telemetry to a plan: which resource limits a device, and when it is worth telling."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.roles.planning import ResourceRules, Resources, plan_contact
+from ofl_iot.roles.rules import TrainingRules
+
+SIZE = 1_000_000
+TRAINING = TrainingRules()
+IDLE = Telemetry(cpu_count=4, cpu_ghz=1.4, cpu_load=0.2, memory_total_mib=4096, memory_free_mib=2048, samples=10_000)
+
+
+def plan(telemetry: Telemetry | None, rules: ResourceRules | None = None, steps_left: float = math.inf):
+    return plan_contact(SIZE, telemetry, TRAINING, rules or ResourceRules(), steps_left)
+
+
+def test_a_device_that_knows_nothing_of_itself_exchanges_everything() -> None:
+    assert (plan(None).gamma_up, plan(None).gamma_down) == (1.0, 1.0)
+
+
+def test_a_slow_link_limits_both_directions_and_stays_within_its_bytes() -> None:
+    slow = msgspec.structs.replace(IDLE, network_mbps=0.1, step_s=0.001)
+    limited = plan(slow)
+    assert limited.binding == "communication"
+    budget = 0.1e6 / 8 * 60.0 * 0.5
+    assert SIZE * (3.1 * limited.gamma_up + 2.1 * limited.gamma_down) <= budget * 1.001
+    assert limited.gamma_up > 0
+    assert limited.gamma_down > 0
+
+
+def test_a_slow_processor_limits_what_can_be_trained_and_sent() -> None:
+    assert plan(msgspec.structs.replace(IDLE, step_s=60.0)).binding == "computing"
+
+
+def test_a_low_battery_limits_the_exchange_and_an_empty_one_ends_it() -> None:
+    rules = ResourceRules(battery_wh=10.0)
+    weak = msgspec.structs.replace(IDLE, battery=0.205, power_w=20.0, step_s=10.0)
+    assert 0 < plan(weak, rules).gamma_up < 1
+    assert plan(weak, rules).binding == "availability"
+    assert plan(msgspec.structs.replace(weak, battery=0.2), rules).gamma_up == 0
+
+
+def test_a_budget_that_ends_limits_uploads_but_not_downloads() -> None:
+    ending = plan(IDLE, steps_left=TRAINING.steps / 2)
+    assert ending.binding == "privacy"
+    assert ending.gamma_up == pytest.approx(0.5)
+    assert ending.gamma_down == 1.0
+    assert plan(IDLE, steps_left=0.0).gamma_up == 0
+
+
+def test_the_plan_follows_the_telemetry_and_tells_a_new_limit_once() -> None:
+    resources = Resources(SIZE, TRAINING, ResourceRules())
+    report, told = resources.measured(IDLE, math.inf)
+    assert told is not None
+    assert report.binding == told.binding
+    assert resources.measured(IDLE, math.inf)[1] is None
+    slow = msgspec.structs.replace(IDLE, network_mbps=0.1)
+    report, told = resources.measured(slow, math.inf)
+    assert told is not None
+    assert report.binding == "communication"
+    assert resources.plan(math.inf) == told
+
+
+def test_the_end_of_the_budget_is_planned_for_without_new_telemetry() -> None:
+    resources = Resources(SIZE, TRAINING, ResourceRules())
+    resources.measured(IDLE, 1e9)
+    assert resources.plan(1e9).gamma_up == 1.0
+    assert resources.plan(TRAINING.steps / 4).gamma_up == pytest.approx(0.25)
+
+
+def test_a_report_without_news_is_not_worth_its_bytes() -> None:
+    resources = Resources(SIZE, TRAINING, ResourceRules())
+    report, _ = resources.measured(IDLE, math.inf)
+    assert resources.worth_sending(report, 0.0)
+    assert not resources.worth_sending(report, 20.0)
+    assert resources.worth_sending(msgspec.structs.replace(report, cpu_load=0.9), 40.0)

@@ -258,7 +258,7 @@ class CoordinatorCrypto:
         if len(models) < FEWEST_CONTRIBUTORS:
             raise RoundError(
                 f"{len(models)} usable contributions, at least {FEWEST_CONTRIBUTORS} are needed: "
-                f"{'; '.join(refused.values())}"
+                f"{'; '.join(f'{leader}: {why}' for leader, why in refused.items())}"
             )
         held, request = request_scores(
             public,

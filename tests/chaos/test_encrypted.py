@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
+import pytest
 
 from ofl_iot.crypto.entropy import SeededEntropy
+from ofl_iot.crypto.noise import error_bound
+from ofl_iot.crypto.params import parameter_set
 from ofl_iot.roles.commands import (
     AnswerDecryption,
     BeginKeys,
@@ -26,7 +30,7 @@ from ofl_iot.roles.commands import (
     WeighRound,
 )
 from ofl_iot.roles.events import ContributionProtected, Event, RoundAggregated
-from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.roles.rules import ProtectionRules, RoundRules
 from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto, _RoundInHand
 from ofl_iot.runtime.toolbox import Toolbox, run_job
 from ofl_iot.runtime.virtual_broker import Faults
@@ -46,6 +50,10 @@ ROUGH = Faults(
     mean_dead_s=4.0,
     crash_between_commands=0.001,
 )
+
+
+PROTECTION = ProtectionRules(s_factor="mean", key_deadline_s=10.0, decryption_deadline_s=6.0, resend_s=1.5)
+RARELY = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=50)
 
 
 class EvenCrypto(CoordinatorCrypto):
@@ -86,13 +94,9 @@ class CryptoToolbox:
 @dataclass
 class EncryptedWorld(TallyWorld):
     step: float = STEP
-    protection: ProtectionRules = field(
-        default_factory=lambda: ProtectionRules(
-            s_factor="mean", key_deadline_s=10.0, decryption_deadline_s=6.0, resend_s=1.5
-        )
-    )
+    protection: ProtectionRules = PROTECTION
     failures: Counter[str] = field(default_factory=Counter)
-    closed: Counter[bool] = field(default_factory=Counter)
+    opened_in: Counter[bool] = field(default_factory=Counter)
     """Rounds opened, by whether they were encrypted."""
 
     def __post_init__(self) -> None:
@@ -110,7 +114,7 @@ class EncryptedWorld(TallyWorld):
         if told.what in ("job failed", "key work failed", "contribution failed"):
             self.failures[str(told.fields["reason"])] += 1
         elif told.what == "round open":
-            self.closed[bool(told.fields["encrypted"])] += 1
+            self.opened_in[bool(told.fields["encrypted"])] += 1
 
     def books(self) -> float:
         """The largest difference between the model and the sum of the chunks that the coordinator holds settled."""
@@ -133,3 +137,115 @@ class EncryptedWorld(TallyWorld):
             return all(name in devices and devices[name].settled.upto >= seq for name, seq in due.items())
 
         return self.world.run(settled, limit_s=self.world.now + limit_s)
+
+    def decrypting(self, stage: str) -> bool:
+        """Whether the coordinator waits for shares of a stage."""
+        held = self.coordinator._rounds._decryption if self.coordinator else None
+        return held is not None and held._exchange is not None and held._stage == stage
+
+    def leaders(self) -> list[str]:
+        assert self.coordinator is not None
+        return sorted(self.coordinator.roster.terms)
+
+    def completed(self) -> int:
+        return self.coordinator.counter.completed if self.coordinator else 0
+
+    def opened(self) -> int:
+        return self.coordinator.counter.opened if self.coordinator else 0
+
+
+def bound(rounds: int, leaders: int) -> float:
+    """The decrypted mean errs by at most the bound in each round, and the tally is the mean times the leaders."""
+    return rounds * leaders * error_bound(parameter_set("main"), leaders, leaders)
+
+
+def quiet(seed: int = 0, **rules: object) -> EncryptedWorld:
+    """Three clusters on a network without faults, with their key made."""
+    return EncryptedWorld(
+        devices=8,
+        seed=seed,
+        faults=Faults(),
+        rounds=RARELY,
+        protection=msgspec.structs.replace(PROTECTION, **rules),
+    )
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_what_was_released_is_in_the_decrypted_model_once(block: int) -> None:
+    for seed in range(4 * block, 4 * block + 4):
+        fleet = EncryptedWorld(devices=8, seed=seed, faults=ROUGH)
+        fleet.world.run(lambda: False, limit_s=60.0)
+        assert fleet.come_to_rest(limit_s=300.0), f"seed {seed} does not come to rest"
+        assert fleet.coordinator is not None
+        assert fleet.books() < bound(fleet.completed(), 4), f"seed {seed}: the model is not the sum of what is settled"
+        assert bound(fleet.completed(), 4) < STEP / 2, "the bound must tell a lost chunk"
+        assert fleet.coordinator.doubled_chunks == 0
+        assert fleet.opened_in[True] > 0
+        assert not fleet.opened_in[False], f"seed {seed}: a round with several clusters was opened in the clear"
+        assert not fleet.failures, f"seed {seed}"
+
+
+def test_the_faults_really_happen() -> None:
+    told: Counter[str] = Counter()
+    for seed in range(4):
+        fleet = EncryptedWorld(devices=8, seed=seed, faults=ROUGH)
+        fleet.world.run(lambda: False, limit_s=60.0)
+        told += fleet.world.told
+    for what in ("key generation failed", "leader replaced", "round closed"):
+        assert told[what] > 0, what
+
+
+@pytest.mark.parametrize("stage", ["scores", "model"])
+def test_a_coordinator_killed_while_leaders_decrypt_closes_the_same_round_after_its_restart(stage: str) -> None:
+    fleet = quiet()
+    assert fleet.world.run(lambda: fleet.decrypting(stage), limit_s=60.0)
+    round_no, before = fleet.opened(), fleet.completed()
+    fleet.world.crash(fleet.world.parties["coordinator"], for_s=2.0)
+    assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 20.0)
+    assert fleet.coordinator is not None
+    assert fleet.coordinator.counter.closed == round_no
+    assert not fleet.world.told["round abandoned"]
+    assert fleet.books() < bound(fleet.completed(), 3)
+
+
+@pytest.mark.parametrize("stage", ["scores", "model"])
+def test_a_leader_that_vanishes_while_it_decrypts_does_not_stop_the_round(stage: str) -> None:
+    fleet = quiet()
+    assert fleet.world.run(lambda: fleet.decrypting(stage), limit_s=60.0)
+    round_no, before = fleet.opened(), fleet.completed()
+    fleet.world.cut(fleet.world.parties[fleet.leaders()[0]], for_s=500.0)
+    assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 20.0)
+    assert fleet.coordinator is not None
+    assert fleet.coordinator.counter.closed == round_no
+    assert fleet.books() < bound(fleet.completed(), 3)
+
+
+def test_with_too_few_leaders_left_the_round_is_abandoned_and_a_later_one_closes() -> None:
+    fleet = quiet(threshold="all")
+    assert fleet.world.run(lambda: fleet.decrypting("model"), limit_s=60.0)
+    before, lost = fleet.completed(), fleet.leaders()[0]
+    fleet.world.cut(fleet.world.parties[lost], for_s=500.0)
+    assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 120.0)
+    assert fleet.world.told["round abandoned"] == 1
+    assert fleet.world.told["leader replaced"] == 1
+    assert lost not in fleet.leaders()
+    assert fleet.books() < bound(fleet.completed(), 3)
+
+
+def test_a_leader_missing_while_the_key_is_made_is_replaced_and_the_key_made_anew() -> None:
+    fleet = quiet()
+    told = fleet.world.told
+    assert fleet.world.run(lambda: told["key generation begins"] == 1, limit_s=60.0)
+    lost = fleet.leaders()[1]
+    fleet.world.cut(fleet.world.parties[lost], for_s=500.0)
+    assert fleet.world.run(lambda: fleet.completed() > 0, limit_s=fleet.world.now + 60.0)
+    assert told["leader replaced"] == 1
+    assert lost not in fleet.leaders()
+    assert told["key generation begins"] >= 2
+    assert told["joint key ready"] == 1
+
+
+def test_every_term_has_a_key_of_its_own() -> None:
+    fleet = EncryptedWorld(devices=8, seed=1, faults=Faults())
+    fleet.world.run(lambda: fleet.world.told["clustered"] == 4, limit_s=120.0)
+    assert fleet.world.told["joint key ready"] == 3

@@ -160,3 +160,19 @@ def test_a_restart_never_reuses_a_number_that_is_in_the_outbox(lost_snapshot: bo
     again.restore(rows, 1 if lost_snapshot else outbox.next_seq)
     assert again.next_seq == 4
     assert list(again.chunks_from(2)) == chunks[1:]
+
+
+def test_each_try_waits_twice_as_long_up_to_sixteen_times_and_a_new_leader_is_tried_at_once() -> None:
+    outbox, _ = outbox_with(1)
+    waits, now = [], 0.0
+    for _ in range(7):
+        due = outbox.next_due()
+        assert due is not None
+        assert not outbox.due(due - 0.01)
+        assert len(outbox.due(due)) == 1
+        waits.append((due - now) / RESEND_S)
+        now = due
+    assert waits == [1, 2, 4, 8, 16, 16, 16]
+    outbox.readdress()
+    assert len(outbox.due(now)) == 1
+    assert outbox.next_due() == now + RESEND_S

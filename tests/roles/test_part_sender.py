@@ -53,3 +53,13 @@ def test_with_every_third_message_lost_every_part_gets_through() -> None:
         assert now < 100
     assert got == set(range(10))
     assert sender.digest == digest_of(BODY)
+
+
+def test_each_try_waits_twice_as_long_up_to_sixteen_times_and_a_lost_link_waits_no_longer() -> None:
+    sender = PartSender(PARTS[:1], resend_s=5.0)
+    sent = [now for now in range(400) if sender.due(float(now))]
+    assert sent == [0, 5, 15, 35, 75, 155, 235, 315, 395]
+    sender.link_lost()
+    assert sender.due(400.0) == PARTS[:1]
+    sender.restart()
+    assert [now for now in range(401, 420) if sender.due(float(now))] == [401, 406, 416]

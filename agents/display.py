@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from agents.simulate import Progress, Summary
+from agents.summary import Progress, Summary
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -119,6 +119,13 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     facts.add_row(
         "chunks",
         f"{summary.chunks_merged} merged, {summary.lost_chunks} lost, {summary.doubled_chunks} counted twice",
+    )
+    served = ", ".join(f"{kind} {terms}" for kind, terms in summary.service_by_type.items())
+    facts.add_row("leader terms", f"{served} (by device type)")
+    facts.add_row(
+        "fleet",
+        f"{summary.leader_changes} leader changes, {summary.reclusterings} re-clusterings, "
+        f"{summary.coordinator_restarts} coordinator restarts",
     )
     virtual = f" for {summary.virtual_s:.0f} virtual seconds" if summary.virtual_s else ""
     facts.add_row("time", f"{summary.wall_s:.1f} s{virtual}")

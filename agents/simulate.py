@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,13 +14,14 @@ import msgspec
 import numpy as np
 
 from agents.audit import Audit, audit_chunks
+from agents.churn import COMING_AND_GOING, Churn
+from agents.fleet_report import count_service, service_by_type
 from agents.parties import AgentPlan, Parties
-from ofl_iot.errors import OflError
+from agents.summary import DeviceRow, Progress, SimulationError, Summary
 from ofl_iot.fleet.devices import DeviceType, deal_types
 from ofl_iot.ids import COORDINATOR, DeviceId, device_id
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import Tell
 from ofl_iot.roles.coordinator import CoordinatorMachine
 from ofl_iot.runtime.live import Equipment, LiveParty
 from ofl_iot.runtime.settings import Settings
@@ -38,77 +38,6 @@ Runtime = Literal["live", "virtual"]
 LIVE_LIMIT_S = 600.0
 
 
-class SimulationFailed(OflError):
-    """The run did not do what it set out to do."""
-
-
-@dataclass
-class Progress:
-    """What has happened so far; the display reads it while the run writes."""
-
-    rounds: int
-    completed: int = 0
-    accuracy: float = 0.0
-    history: list[tuple[int, float]] = field(default_factory=list)
-    chunks: int = 0
-    trainings: int = 0
-    clusters: int = 0
-    leaders: list[str] = field(default_factory=list)
-    dropped: int = 0
-
-    def listen(self, name: str, told: Tell, _now: float) -> None:
-        """Take in what a party tells."""
-        fields = told.fields
-        if told.what == "merged":
-            self.chunks += 1
-        elif told.what == "trained":
-            self.trainings += 1
-        elif told.what == "message dropped":
-            self.dropped += 1
-        elif name == COORDINATOR and told.what == "round closed":
-            self.completed = int(str(fields["completed"]))
-        elif told.what == "evaluated":
-            self.accuracy = float(str(fields["accuracy"]))
-            self.history.append((int(str(fields["round_no"])), self.accuracy))
-        elif told.what == "clustered":
-            self.clusters = int(str(fields["clusters"]))
-            self.leaders = list(fields["leaders"])  # type: ignore[call-overload]
-
-
-@dataclass(frozen=True)
-class DeviceRow:
-    """One device in the summary."""
-
-    device: str
-    device_type: str
-    samples: int
-    bytes_up: int
-    bytes_down: int
-    leader: str
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
-
-    accuracy: float
-    rounds: int
-    wall_s: float
-    bytes_up_per_device: float
-    bytes_down_per_device: float
-    clusters: int
-    lost_chunks: int
-    doubled_chunks: int
-    runtime: str
-    devices: int
-    seed: int
-    virtual_s: float | None
-    leaders: list[str]
-    chunks_merged: int
-    messages_dropped: int
-    accuracy_by_round: list[tuple[int, float]]
-    rows: list[DeviceRow]
-
-
 @dataclass(frozen=True)
 class SimulatedDevice:
     """A device that exists only here."""
@@ -118,12 +47,25 @@ class SimulatedDevice:
     workload: DigitsWorkload
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The parties as they stand at the end of a run."""
+
+    agents: dict[DeviceId, AgentMachine]
+    coordinator: CoordinatorMachine
+    traffic: dict[DeviceId, tuple[int, int]]
+    """Bytes up and down."""
+    virtual_s: float | None = None
+
+
 class Simulation:
     """A federation of simulated devices; `run` returns its summary or raises."""
 
-    def __init__(self, settings: Settings, progress: Progress) -> None:
+    def __init__(self, settings: Settings, progress: Progress, *, churn: bool = False) -> None:
         self._settings = settings
         self._progress = progress
+        self._churning = churn
+        self._churn: Churn | None = None
         simulation = settings.simulation
         self._parties = Parties(settings)
         workloads, self._judge = digits_federation(
@@ -161,26 +103,27 @@ class Simulation:
                 self._pace(device),
                 will=plan.will,
                 meter=self._meter(device, lambda: world.now),
+                faults=COMING_AND_GOING if self._churning else None,
             )
             world.add(party)
+        self._churn = Churn(world, simulation.seed) if self._churning else None
 
         def done() -> bool:
             machine = coordinator.machine
-            return isinstance(machine, CoordinatorMachine) and machine.finished and self._evaluated_all()
+            return isinstance(machine, CoordinatorMachine) and self._finished(machine)
 
         rounds = self._settings.round
         patience = 60 + 3 * simulation.rounds * (rounds.interval_s + rounds.deadline_s)
-        if not world.run(done, limit_s=patience):
-            raise SimulationFailed(f"only {self._progress.completed} of {simulation.rounds} rounds were completed")
+        if not (self._churn or world).run(done, limit_s=patience):
+            raise SimulationError(f"only {self._progress.completed} of {simulation.rounds} rounds were completed")
         traffic = {name: world.broker.session(name).traffic for name in world.parties}
-        return self._summarise(
-            "virtual",
-            began,
-            {device.plan.name: _agent(world.parties[device.plan.name].machine) for device in self._devices},
+        outcome = Outcome(
+            {name: _agent(world.parties[name].machine) for name in self._names()},
             _coordinator(coordinator.machine),
             {DeviceId(name): (each.up, each.down) for name, each in traffic.items()},
             world.now,
         )
+        return self._summarise("virtual", began, outcome)
 
     # --- live
 
@@ -193,14 +136,12 @@ class Simulation:
                 links = {name: self._link(name, mqtt) for name in (COORDINATOR, *self._names())}
                 parties = self._live_parties(links, work_dir, executor)
                 await self._drive(list(parties.values()))
-        return self._summarise(
-            "live",
-            began,
+        outcome = Outcome(
             {name: _agent(parties[name].machine) for name in self._names()},
             _coordinator(parties[COORDINATOR].machine),
             {name: (link.bytes_sent, link.bytes_received) for name, link in links.items()},
-            None,
         )
+        return self._summarise("live", began, outcome)
 
     def _link(self, name: DeviceId, mqtt: object) -> MqttLink:
         wire = Wire(self._parties.federation)
@@ -247,12 +188,12 @@ class Simulation:
         coordinator = parties[0]
         deadline = time.monotonic() + LIVE_LIMIT_S
         try:
-            while not (_coordinator(coordinator.machine).finished and self._evaluated_all()):
+            while not self._finished(_coordinator(coordinator.machine)):
                 ended, _ = await asyncio.wait(tasks, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
-                    raise SimulationFailed(f"{task.get_name()} ended before the run did") from task.exception()
+                    raise SimulationError(f"{task.get_name()} ended before the run did") from task.exception()
                 if time.monotonic() > deadline:
-                    raise SimulationFailed(
+                    raise SimulationError(
                         f"only {self._progress.completed} of {self._settings.simulation.rounds} rounds "
                         f"were completed in {LIVE_LIMIT_S:.0f} s"
                     )
@@ -273,74 +214,60 @@ class Simulation:
         rng = np.random.default_rng([self._settings.simulation.seed, self._devices.index(device)])
         return SimulatedSource(device.kind, rng, clock, step_s=self._settings.simulation.step_s)  # type: ignore[arg-type]
 
-    def _evaluated_all(self) -> bool:
-        return len(self._progress.history) >= self._settings.simulation.rounds
+    def _finished(self, coordinator: CoordinatorMachine) -> bool:
+        """Whether the last round is closed and its model evaluated."""
+        history = self._progress.history
+        return coordinator.finished and bool(history) and history[-1][0] >= coordinator.counter.closed
 
-    def _summarise(
-        self,
-        runtime: Runtime,
-        began: float,
-        agents: dict[DeviceId, AgentMachine],
-        coordinator: CoordinatorMachine,
-        traffic: dict[DeviceId, tuple[int, int]],
-        virtual_s: float | None,
-    ) -> Summary:
-        audit: Audit = audit_chunks(coordinator, agents)
-        rows = []
-        for device in self._devices:
-            name = device.plan.name
-            cluster = coordinator.roster.cluster_of(name)
-            up, down = traffic[name]
-            rows.append(
-                DeviceRow(
-                    name, device.kind.name, device.workload.sample_count, up, down, cluster.leader if cluster else ""
-                )
-            )
+    def _summarise(self, runtime: Runtime, began: float, outcome: Outcome) -> Summary:
+        coordinator = outcome.coordinator
+        audit: Audit = audit_chunks(coordinator, outcome.agents)
+        rows = [self._row(device, outcome) for device in self._devices]
+        plan = coordinator.roster.plan
+        services = count_service(
+            {row.device: row.device_type for row in rows},
+            {device: record.terms for device, record in plan.service.items()} if plan else {},
+        )
+        churn, progress = self._churn, self._progress
         return Summary(
-            accuracy=self._progress.accuracy,
+            accuracy=progress.accuracy,
             rounds=coordinator.counter.completed,
             wall_s=time.monotonic() - began,
             bytes_up_per_device=float(np.mean([row.bytes_up for row in rows])),
             bytes_down_per_device=float(np.mean([row.bytes_down for row in rows])),
             clusters=len(coordinator.roster.seats()),
             lost_chunks=audit.lost,
-            doubled_chunks=audit.doubled,
+            doubled_chunks=audit.doubled + (churn.doubled_chunks if churn else 0),
             runtime=runtime,
             devices=len(rows),
             seed=self._settings.simulation.seed,
-            virtual_s=virtual_s,
+            virtual_s=outcome.virtual_s,
             leaders=[seat.leader for seat in coordinator.roster.seats()],
-            chunks_merged=self._progress.chunks,
-            messages_dropped=self._progress.dropped,
-            accuracy_by_round=self._progress.history,
+            chunks_merged=progress.chunks,
+            messages_dropped=progress.dropped,
+            churn=self._churning,
+            leader_changes=progress.leader_changes,
+            reclusterings=len(progress.reclusterings),
+            coordinator_restarts=churn.coordinator_restarts if churn else 0,
+            service_by_type=service_by_type(services),
+            services=services,
+            reclustering_history=progress.reclusterings,
+            accuracy_by_round=progress.history,
             rows=rows,
         )
+
+    def _row(self, device: SimulatedDevice, outcome: Outcome) -> DeviceRow:
+        name = device.plan.name
+        cluster = outcome.coordinator.roster.cluster_of(name)
+        up, down = outcome.traffic[name]
+        leader = cluster.leader if cluster else ""
+        return DeviceRow(name, device.kind.name, device.workload.sample_count, up, down, leader)
 
 
 def device_names(count: int) -> list[DeviceId]:
     """device-01, device-02, …"""
     width = max(2, len(str(count)))
     return [device_id(f"device-{number:0{width}d}") for number in range(1, count + 1)]
-
-
-def check(summary: Summary, settings: Settings) -> None:
-    """Raise unless the run did what it says."""
-    if summary.rounds != settings.simulation.rounds:
-        raise SimulationFailed(f"{summary.rounds} rounds were completed, not {settings.simulation.rounds}")
-    if summary.lost_chunks or summary.doubled_chunks:
-        raise SimulationFailed(f"{summary.lost_chunks} chunks were lost, {summary.doubled_chunks} counted twice")
-    chance = 0.1
-    if not summary.accuracy > 2 * chance:
-        raise SimulationFailed(f"an accuracy of {summary.accuracy:.3f} is no better than guessing")
-
-
-def write_results(summary: Summary, settings: Settings, folder: Path) -> None:
-    """The summary and the settings that gave it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(msgspec.to_builtins(summary), indent=2) + "\n")
-    (folder / "settings.json").write_text(json.dumps(msgspec.to_builtins(settings), indent=2) + "\n")
-    lines = ["round,accuracy", *(f"{round_no},{accuracy:.6f}" for round_no, accuracy in summary.accuracy_by_round)]
-    (folder / "accuracy.csv").write_text("\n".join(lines) + "\n")
 
 
 def work_folder() -> tempfile.TemporaryDirectory[str]:
@@ -350,11 +277,11 @@ def work_folder() -> tempfile.TemporaryDirectory[str]:
 
 def _agent(machine: object) -> AgentMachine:
     if not isinstance(machine, AgentMachine):
-        raise SimulationFailed("a device was not running at the end")
+        raise SimulationError("a device was not running at the end")
     return machine
 
 
 def _coordinator(machine: object) -> CoordinatorMachine:
     if not isinstance(machine, CoordinatorMachine):
-        raise SimulationFailed("the coordinator was not running at the end")
+        raise SimulationError("the coordinator was not running at the end")
     return machine

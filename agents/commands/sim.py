@@ -13,7 +13,8 @@ import msgspec
 
 from agents.cli import add_settings_options, check_writable, overrides_of
 from agents.display import Display, print_summary
-from agents.simulate import Progress, Simulation, check, work_folder, write_results
+from agents.simulate import Simulation, work_folder
+from agents.summary import Progress, check, write_results
 from ofl_iot.errors import ConfigError
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
@@ -26,6 +27,16 @@ DEMO = {
     "download.timeout_s": "2",
 }
 """A fleet on one machine need not be as patient as one on the road; --config, --set and OFL_… go before these."""
+ROUND_S, CHURN_ROUND_S = 2.5, 3.0
+"""What a round of the demo takes, generously, and how much longer under churn."""
+CHURN = {
+    "round.deadline_s": "8",
+    "round.recluster_every": "5",
+    "fleet.leader_grace_s": "3",
+    "protection.key_deadline_s": "8",
+    "protection.decryption_deadline_s": "5",
+}
+"""With --churn somebody is always missing: waiting long for it would be most of the run."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +47,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", type=int, metavar="N", help="simulated devices (default: 16)")
     parser.add_argument("--rounds", type=int, metavar="R", help="rounds to complete (default: 12)")
     parser.add_argument("--seed", type=int, metavar="S", help="of data, models and devices (default: 0)")
+    parser.add_argument(
+        "--churn",
+        action="store_true",
+        help="a tenth of the devices away at any time, leaders killed at random, the coordinator every tenth round; "
+        "needs --runtime virtual",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
     parser.add_argument("--out", type=Path, metavar="DIR", help="results folder (default: ofl-results/TIME)")
     add_settings_options(parser)
@@ -48,14 +65,34 @@ def settings_for(options: argparse.Namespace) -> Settings:
         if getattr(options, name) is not None:
             given[f"simulation.{name}"] = str(getattr(options, name))
     loaded = load_settings(Settings, options.config, os.environ, given)
-    demo = {key: value for key, value in DEMO.items() if loaded.origin[key] == "default"}
+    if options.churn and options.runtime != "virtual":
+        raise ConfigError("--churn kills processes at chosen moments of virtual time: add --runtime virtual")
+    impatient = {**DEMO, **CHURN} if options.churn else DEMO
+    impatient = {**impatient, "training.pause_s": f"{pause_for(loaded.settings, churn=options.churn):.3f}"}
+    demo = {key: value for key, value in impatient.items() if loaded.origin[key] == "default"}
     settings = load_settings(Settings, options.config, os.environ, {**given, **demo}).settings
     simulation = settings.simulation
     if simulation.devices < 2:
         raise ConfigError(f"--devices {simulation.devices}: a federation needs at least 2")
     rounds = msgspec.structs.replace(settings.round, count=simulation.rounds)
-    fleet = msgspec.structs.replace(settings.fleet, min_devices=simulation.devices)
+    # Under churn they are hardly ever all there at once.
+    present = max(2, round(0.7 * simulation.devices)) if options.churn else simulation.devices
+    fleet = msgspec.structs.replace(settings.fleet, min_devices=present)
     return msgspec.structs.replace(settings, round=rounds, fleet=fleet)
+
+
+def pause_for(settings: Settings, *, churn: bool) -> float:
+    """Rest between trainings with which the privacy budget lasts for the run.
+
+    Devices that train without rest would have spent it after `planned_steps` steps, and the rounds would go on without
+    anything new: pause = expected seconds / trainings in the budget - seconds a training takes.
+    """
+    simulation, training, privacy = settings.simulation, settings.training, settings.privacy
+    if privacy.mode != "rigorous":
+        return training.pause_s
+    expected_s = simulation.rounds * (ROUND_S + (CHURN_ROUND_S if churn else 0.0))
+    trainings = privacy.planned_steps / training.steps
+    return max(training.pause_s, expected_s / trainings - training.steps * simulation.step_s)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     check_writable("--json", options.json)
     folder = _results_folder(options.out or Path("ofl-results") / time.strftime("%Y%m%d-%H%M%S"))
     progress = Progress(settings.simulation.rounds)
-    simulation = Simulation(settings, progress)
+    simulation = Simulation(settings, progress, churn=options.churn)
     with work_folder() as work_dir, Display(progress, settings.simulation.devices, options.runtime):
         summary = simulation.run(options.runtime, Path(work_dir))
     print_summary(summary)

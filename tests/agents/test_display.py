@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from agents.display import Display, print_summary, size_text, spark
-from agents.simulate import DeviceRow, Progress, Summary
+from agents.summary import DeviceRow, Progress, Summary
 
 
 def recorded(*, terminal: bool) -> Console:
@@ -37,6 +37,13 @@ def summary(devices: int = 3) -> Summary:
         leaders=["device-1"],
         chunks_merged=17,
         messages_dropped=0,
+        churn=True,
+        leader_changes=5,
+        reclusterings=2,
+        coordinator_restarts=1,
+        service_by_type={"A": 3, "B": 6},
+        services=[],
+        reclustering_history=[],
         accuracy_by_round=[(1, 0.5), (2, 0.875)],
         rows=rows,
     )

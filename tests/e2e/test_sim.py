@@ -23,7 +23,12 @@ PROMISED = {
     "clusters",
     "lost_chunks",
     "doubled_chunks",
+    "leader_changes",
+    "reclusterings",
+    "coordinator_restarts",
+    "service_by_type",
 }
+FILES = {"summary.json", "settings.json", "accuracy.csv", "service.csv", "reclusterings.csv", "fleet.svg"}
 
 TINY = ["--runtime", "virtual", "--devices", "4", "--rounds", "1"]
 
@@ -45,12 +50,27 @@ def test_it_runs_a_federation_and_writes_what_came_of_it(runtime: str, tmp_path:
     assert summary["accuracy"] > 0.2
     assert min(summary["bytes_up_per_device"], summary["bytes_down_per_device"], summary["clusters"]) > 0
     (results,) = (tmp_path / "ofl-results").iterdir()
-    assert {file.name for file in results.iterdir()} == {"summary.json", "settings.json", "accuracy.csv"}
+    assert {file.name for file in results.iterdir()} == FILES
     assert json.loads((results / "summary.json").read_text()) == summary
     assert json.loads((results / "settings.json").read_text())["simulation"]["devices"] == 6
     assert len((results / "accuracy.csv").read_text().splitlines()) == 4
     assert f"results: ofl-results/{results.name}" in done.stdout
     assert done.stdout.count("device-0") >= 6
+
+
+def test_it_runs_a_fleet_that_comes_and_goes(tmp_path: Path) -> None:
+    clear = ("--set", "protection.mode=clear", "--set", "privacy.mode=off", "--set", "round.recluster_every=4")
+    fleet = ("--runtime", "virtual", "--churn", "--devices", "10", "--rounds", "12")
+    done = ofl(tmp_path, "sim", *fleet, *clear, "--json", "summary.json")
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["rounds"], summary["lost_chunks"], summary["doubled_chunks"]) == (12, 0, 0)
+    assert summary["coordinator_restarts"] == 1
+    assert summary["reclusterings"] >= 2
+    assert summary["leader_changes"] > 0
+    assert summary["service_by_type"].keys() == set("ABCD")
+    assert sum(summary["service_by_type"].values()) >= summary["clusters"] + summary["leader_changes"]
+    assert "1 coordinator restarts" in done.stdout
 
 
 def test_it_runs_encrypted_and_private_without_being_told(tmp_path: Path) -> None:
@@ -70,6 +90,7 @@ def test_it_runs_encrypted_and_private_without_being_told(tmp_path: Path) -> Non
         (["--set", "round.deadlin_s=3"], 2, "did you mean 'round.deadline_s'"),
         ([*TINY, "--set", "training.learning_rate=1e-9"], 1, "no better than guessing"),
         (["--out", "/dev/null/x"], 2, "choose one with --out"),
+        (["--churn"], 2, "add --runtime virtual"),
     ],
 )
 def test_what_it_cannot_do_it_says_with_an_exit_code(

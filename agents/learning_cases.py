@@ -6,6 +6,7 @@ reported is measured on the test images.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -52,7 +53,17 @@ class Scale:
     held_out: HeldOut = "test"
 
 
-QUICK = Scale(train=4_000, train_private=12_000, rounds=4, rounds_slow=5, rounds_private=3, seeds=(1,))
+QUICK = Scale(
+    devices=8,
+    train=4_000,
+    train_private=12_000,
+    rounds=4,
+    rounds_slow=5,
+    rounds_private=3,
+    seeds=(1,),
+    slow=2,
+    malicious=2,
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ class Laboratory:
         """One federation from its beginning to its last round."""
         net = self._net(case)
         judge = Judge(net, self.corpus.held_out(self.scale.held_out))
+        gc.collect()  # the federation before is a knot of parties and timers, 100 MB of it
         return run_federation(self.settings(case, seed), self._members(case, net, seed), judge)
 
     def settings(self, case: Case, seed: int) -> Settings:

@@ -165,7 +165,7 @@ def run_federation(settings: Settings, members: Sequence[Member], judge: Judge) 
     rounds = settings.simulation.rounds
     settings = msgspec.structs.replace(settings, round=msgspec.structs.replace(settings.round, count=rounds))
     observer = Observer()
-    world = _world(settings, members, judge, observer)
+    world = make_world(settings, members, judge, observer)
     coordinator = world.parties[COORDINATOR]
 
     def done() -> bool:
@@ -196,7 +196,7 @@ def run_federation(settings: Settings, members: Sequence[Member], judge: Judge) 
     )
 
 
-def _world(settings: Settings, members: Sequence[Member], judge: Judge, observer: Observer) -> VirtualWorld:
+def make_world(settings: Settings, members: Sequence[Member], judge: Judge, observer: Observer) -> VirtualWorld:
     """The coordinator and the members, all of whose randomness comes from the seed."""
     parties, seed = Parties(settings), settings.simulation.seed
     world = VirtualWorld(parties.federation, Faults(), seed, observer.listen)

@@ -13,6 +13,7 @@ from agents.cli import check_writable
 BENCHES = {
     "opportunity": "agents.bench_opportunity",
     "crypto": "agents.bench_crypto",
+    "detection": "agents.bench_detection",
     "fleet": "agents.bench_fleet",
     "learning": "agents.bench_learning",
     "robust": "agents.bench_robust",

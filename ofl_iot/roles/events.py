@@ -169,6 +169,8 @@ class RoundAggregated:
     """The leaders' suspicion accounts after this round."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why a leader was weighed down."""
+    excluded: tuple[str, ...] = ()
+    """Leaders that count for nothing because they are suspected."""
 
 
 @dataclass(frozen=True)

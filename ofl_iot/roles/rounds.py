@@ -360,7 +360,13 @@ class Rounds:
             values, event.round_no, inclusions, lambda leader: self._roster.leads(DeviceId(leader)), final=final
         )
         yield Persist((*ops, *self._model.stored(), *self._stored()))
-        yield tell("round closed", round_no=event.round_no, completed=completed, weights=event.weights)
+        yield tell(
+            "round closed",
+            round_no=event.round_no,
+            completed=completed,
+            weights=event.weights,
+            excluded=event.excluded,
+        )
         yield from self._model.publish()
         yield Compute(EvaluateModel(event.round_no, self._model.values.copy()))
         yield from self._end()

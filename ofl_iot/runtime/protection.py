@@ -37,6 +37,7 @@ def aggregate_clear(job: AggregateRound, size: int, s_factor: str) -> RoundAggre
         refused,
         {str(leader): value for leader, value in verdict.evidence_after.items()},
         {str(leader): reason for leader, reason in verdict.reasons.items()},
+        tuple(sorted(verdict.excluded)),
     )
 
 

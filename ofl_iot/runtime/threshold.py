@@ -315,6 +315,7 @@ class CoordinatorCrypto:
             held.refused,
             {str(leader): value for leader, value in held.verdict.evidence_after.items()},
             {str(leader): reason for leader, reason in held.verdict.reasons.items()},
+            tuple(sorted(held.verdict.excluded)),
         )
 
     def _judge(self, held: _RoundInHand, job: WeighRound) -> None:

@@ -1,0 +1,101 @@
+"""The detection bench: malicious leaders are those it says, verdicts are counted right, encryption changes none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agents import bench_detection
+from agents.bench_detection import MaliciousLeader, Range, Record, Shadow, Size, run, table
+from agents.robust_experiment import ATTACKS
+from ofl_iot.ids import DeviceId
+from ofl_iot.roles.commands import Job, ProtectContribution, TrainLocally
+from ofl_iot.roles.commands import Tell as Told
+from ofl_iot.roles.events import ContributionProtected, Event, JobFailed
+
+TINY = Size(leaders=5, rounds=3, hidden=8, seeds=(0,))
+
+
+@pytest.fixture
+def shooting(monkeypatch: pytest.MonkeyPatch) -> Range:
+    monkeypatch.delenv("OFL_DATA", raising=False)
+    return Range(None, TINY)
+
+
+class Echo:
+    """Gives back what it was to protect."""
+
+    def run(self, job: Job) -> Event:
+        if isinstance(job, ProtectContribution):
+            return ContributionProtected(job.round_no, job.update.tobytes())
+        return JobFailed(type(job).__name__, "not asked for")
+
+
+def test_a_malicious_leader_poisons_what_it_contributes_and_nothing_else() -> None:
+    update = np.arange(4, dtype=np.float32)
+    leader = MaliciousLeader(Echo(), ATTACKS["sign flip"], np.random.default_rng(0))
+    protected = leader.run(ProtectContribution(1, update, DeviceId("a")))
+    assert isinstance(protected, ContributionProtected)
+    assert np.array_equal(np.frombuffer(protected.payload, np.float32), -update)
+    assert isinstance(leader.run(TrainLocally(update, 1)), JobFailed)
+    honest = MaliciousLeader(Echo(), ATTACKS["label flip"], np.random.default_rng(0))
+    protected = honest.run(ProtectContribution(1, update, DeviceId("a")))
+    assert isinstance(protected, ContributionProtected)
+    assert np.array_equal(np.frombuffer(protected.payload, np.float32), update)
+
+
+def test_the_record_holds_who_was_excluded_round_by_round() -> None:
+    record = Record()
+    for excluded in ((), ("a",), ("a", "b")):
+        record.listen("coordinator", Told("round closed", {"excluded": excluded}), 0.0)
+    assert record.excluded == [frozenset(), {"a"}, {"a", "b"}]
+
+
+def test_every_leader_has_a_cluster_and_a_seed_leads_to_the_same_ones(shooting: Range) -> None:
+    clusters = shooting._clusters_of(0)
+    assert len(clusters) == TINY.leaders
+    assert sorted(len(cluster) for cluster in clusters) == [2] * TINY.leaders
+    assert Range(None, TINY)._clusters_of(0) == clusters
+
+
+def test_leaders_that_flip_their_sign_spoil_the_mean_and_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OFL_DATA", raising=False)
+    shooting = Range(None, Size(rounds=5, hidden=8))
+    spoilt = shooting.run("sign flip", 4, "mean", 0)
+    guarded = shooting.run("sign flip", 4, "ledger", 0)
+    assert spoilt.true_positive_rate == 0.0
+    assert guarded.true_positive_rate is not None
+    assert guarded.true_positive_rate > 0.5
+    assert guarded.accuracy > spoilt.accuracy
+
+
+def test_on_ciphertext_the_verdicts_are_those_of_the_updates(shooting: Range) -> None:
+    same = shooting.compare_encrypted("sign flip", 1, 0, 3)
+    assert same["rounds"] == same["same_verdicts"] == 3
+    assert same["largest_difference_of_a_parameter"] < 2e-3
+
+
+def test_a_shadow_without_a_round_compares_nothing() -> None:
+    shadow = Shadow(4, "mean")
+    shadow.see(TrainLocally(np.zeros(4, np.float32), 1), JobFailed("TrainLocally", "x"))
+    assert shadow.rounds == 0
+
+
+def test_the_command_writes_the_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OFL_DATA", raising=False)
+    result = run(size=TINY, forms=("mean", "ledger"), cases=(("none", 0), ("sign flip", 2), ("sign flip x3", 1)))
+    assert [(row["attack"], row["form"]) for row in result["rows"]] == [
+        (attack, form) for attack in ("none", "sign flip") for form in ("mean", "ledger")
+    ]
+    assert any("accuracy gained over mean" in check["what"] for check in result["targets"])
+    assert "| digits | sign flip | 2 |" in table(result)
+    monkeypatch.setattr(bench_detection, "run", lambda *_, **__: result)
+    out = tmp_path / "detection.json"
+    assert bench_detection.main(["--json", str(out), "--markdown", str(tmp_path / "table.md"), "--quick"]) == 0
+    assert json.loads(out.read_text())["rows"] == result["rows"]
+    assert "Under encryption" in capsys.readouterr().out

@@ -29,7 +29,7 @@ from ofl_iot.roles.commands import (
     Tell,
     WeighRound,
 )
-from ofl_iot.roles.events import ContributionProtected, Event, RoundAggregated
+from ofl_iot.roles.events import ContributionProtected, Event, JobFailed, RoundAggregated
 from ofl_iot.roles.rules import ProtectionRules, RoundRules
 from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto, _RoundInHand
 from ofl_iot.runtime.toolbox import Toolbox, run_job
@@ -249,3 +249,24 @@ def test_every_term_has_a_key_of_its_own() -> None:
     fleet = EncryptedWorld(devices=8, seed=1, faults=Faults())
     fleet.world.run(lambda: fleet.world.told["clustered"] == 4, limit_s=120.0)
     assert fleet.world.told["joint key ready"] == 3
+
+
+class Mute(CryptoToolbox):
+    """A leader that contributes and cannot decrypt."""
+
+    def run(self, job: Job) -> Event:
+        return JobFailed("AnswerDecryption", "no share") if isinstance(job, AnswerDecryption) else super().run(job)
+
+
+@pytest.mark.parametrize("threshold", ["majority", "all"])
+def test_a_leader_that_contributes_but_never_decrypts_is_replaced(threshold: str) -> None:
+    fleet = quiet(threshold=threshold)
+    assert fleet.world.run(lambda: fleet.world.told["joint key ready"] == 1, limit_s=60.0)
+    mute = fleet.leaders()[0]
+    fleet.world.parties[mute].toolbox = Mute(TallyToolbox(8, fleet.names.index(mute), fleet), 5, fleet.protection)
+    assert fleet.world.run(lambda: fleet.world.told["leader replaced"] == 1, limit_s=60.0)
+    assert mute not in fleet.leaders()
+    before = fleet.completed()
+    assert before == (2 if threshold == "majority" else 0)
+    assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 30.0)
+    assert fleet.books() < bound(fleet.completed(), 3)

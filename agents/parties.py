@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from ofl_iot.crypto.entropy import Entropy, SeededEntropy, SystemEntropy
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
-from ofl_iot.ids import DeviceId, FederationId, federation_id
+from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, federation_id
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
@@ -45,10 +47,14 @@ class CoordinatorPlan:
 
 
 class Parties:
-    """Makes the parties of one federation."""
+    """Makes the parties of one federation.
 
-    def __init__(self, settings: Settings) -> None:
+    With `seed` their cryptography repeats itself too: for simulations in virtual time, which must, and nothing else.
+    """
+
+    def __init__(self, settings: Settings, seed: int | None = None) -> None:
         self.settings = settings
+        self._seed = seed
         self.federation: FederationId = federation_id(settings.federation.id)
 
     def agent(self, name: DeviceId, workload: Workload, device_type: str, rng: np.random.Generator) -> AgentPlan:
@@ -74,7 +80,7 @@ class Parties:
             merging = WeightedMerging(settings.merge, salt)
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
 
-        crypto = LeaderCrypto(self.federation, settings.protection)
+        crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name))
         toolbox = DeviceToolbox(workload, settings.device_rules(), crypto, rng, settings.upload.density)
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
@@ -86,7 +92,7 @@ class Parties:
         fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
 
         rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet, settings.training)
-        crypto = CoordinatorCrypto(self.federation, settings.protection)
+        crypto = CoordinatorCrypto(self.federation, settings.protection, self._entropy(COORDINATOR))
 
         newborn = secrets.token_bytes(8)
 
@@ -94,3 +100,8 @@ class Parties:
             return CoordinatorMachine(profile, rules, Fence(newborn, take_over=take_over))
 
         return CoordinatorPlan(make, CoordinatorToolbox(judge, crypto, settings.protection))
+
+    def _entropy(self, name: DeviceId) -> Entropy:
+        if self._seed is None:
+            return SystemEntropy()
+        return SeededEntropy(zlib.crc32(name.encode(), self._seed & 0xFFFFFFFF) + (self._seed << 32))

@@ -102,12 +102,10 @@ def context_of(federation: FederationId, opened: KeyOpen) -> KeyContext:
 class LeaderCrypto:
     """A leader's jobs."""
 
-    def __init__(self, federation: FederationId, rules: ProtectionRules, entropy: Entropy | None = None) -> None:
-        from ofl_iot.crypto.entropy import SystemEntropy
-
+    def __init__(self, federation: FederationId, rules: ProtectionRules, entropy: Entropy) -> None:
         self._federation = federation
         self._rules = rules
-        self._entropy = entropy or SystemEntropy()
+        self._entropy = entropy
 
     def make_sealing_key(self, _job: MakeSealingKey) -> SealingKeyMade:
         """Draw an X25519 key."""
@@ -219,12 +217,10 @@ class _RoundInHand:
 class CoordinatorCrypto:
     """The coordinator's jobs: it computes on what it cannot read."""
 
-    def __init__(self, federation: FederationId, rules: ProtectionRules, entropy: Entropy | None = None) -> None:
-        from ofl_iot.crypto.entropy import SystemEntropy
-
+    def __init__(self, federation: FederationId, rules: ProtectionRules, entropy: Entropy) -> None:
         self._federation = federation
         self._rules = rules
-        self._entropy = entropy or SystemEntropy()
+        self._entropy = entropy
         self._round: _RoundInHand | None = None
         self._round_no = -1
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import ChunkHead
@@ -51,12 +52,12 @@ def workload() -> Workload:
 def device_toolbox(workload: Workload, seed: int = 0) -> DeviceToolbox:
     settings = Settings()
     rules = settings.device_rules()
-    crypto = LeaderCrypto(FEDERATION, CLEAR)
+    crypto = LeaderCrypto(FEDERATION, CLEAR, SeededEntropy(1))
     return DeviceToolbox(workload, rules, crypto, np.random.default_rng(seed), density=settings.upload.density)
 
 
 def coordinator_toolbox(judge: Workload) -> CoordinatorToolbox:
-    return CoordinatorToolbox(judge, CoordinatorCrypto(FEDERATION, CLEAR), CLEAR)
+    return CoordinatorToolbox(judge, CoordinatorCrypto(FEDERATION, CLEAR, SeededEntropy(2)), CLEAR)
 
 
 def head(workload: Workload) -> ChunkHead:

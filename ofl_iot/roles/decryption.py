@@ -64,6 +64,8 @@ class Decryption:
         self._exchange: BodyExchange | None = None
         self._shares: dict[str, bytes] = {}
         self._reminded = False
+        self.failing: set[str] = set()
+        """Leaders that did not answer, or not with a share."""
 
     @property
     def possible(self) -> bool:
@@ -123,6 +125,7 @@ class Decryption:
     def exclude(self, leaders: Iterable[str]) -> Iterator[Command]:
         """Go on without these: another set, another ciphertext."""
         gone = set(leaders)
+        self.failing |= gone
         self._active = tuple(leader for leader in self._active if leader not in gone)
         self._exchange, self._shares = None, {}
         if self.possible:

@@ -8,7 +8,7 @@ Algorithm 4. Every step is durable before it is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -273,15 +273,19 @@ class Rounds:
         if current.aggregating:
             yield from self.abandon("the aggregation did not end in time")
             return
-        for leader in sorted(current.missing):
-            self._misses[leader] = self._misses.get(leader, 0) + 1
-            if self._misses[leader] >= _MISSES_BEFORE_REPLACEMENT:
-                self.lost.add(DeviceId(leader))
+        self._missed(current.missing)
         if current.has_quorum(self._rules.quorum):
             yield from self._aggregate(current, now)
         else:
             came, asked = len(current.contributions), len(current.opened.seats)
             yield from self.abandon(f"{came} of {asked} leaders contributed")
+
+    def _missed(self, leaders: Iterable[str]) -> None:
+        """Leaders that did not contribute, or did not decrypt; twice in a row, and they are replaced."""
+        for leader in sorted(leaders):
+            self._misses[leader] = self._misses.get(leader, 0) + 1
+            if self._misses[leader] >= _MISSES_BEFORE_REPLACEMENT:
+                self.lost.add(DeviceId(leader))
 
     # --- aggregating
 
@@ -326,6 +330,8 @@ class Rounds:
             yield from self._end()
 
     def _end(self) -> Iterator[Command]:
+        if self._decryption:
+            self._missed(self._decryption.failing)
         self._round = self._decryption = None
         self.ended = True
         yield CancelTimer(_DEADLINE)
@@ -374,7 +380,8 @@ class Rounds:
     def _settle(self, current: OpenRound, leaders: set[str]) -> list[StoreOp]:
         ops: list[StoreOp] = []
         for leader in sorted(leaders):
-            self._misses.pop(leader, None)
+            if self._decryption is None or leader not in self._decryption.failing:
+                self._misses.pop(leader, None)
             self._roster.observed(DeviceId(leader), current.contributions[leader].observed)
             for settlement in current.contributions[leader].merged:
                 doubled, op = self._roster.settle(DeviceId(settlement.device), settlement.seqs)

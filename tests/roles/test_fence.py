@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError
-from ofl_iot.protocol.messages import Manifest
+from ofl_iot.fleet.assignment import FleetSettings
+from ofl_iot.ids import COORDINATOR
+from ofl_iot.protocol.messages import Assignment, Manifest
+from ofl_iot.protocol.topics import Kind
+from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.events import LinkUp, Started, TimerFired
 from ofl_iot.roles.fence import TABLE, Fence, Verdict
+from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.roles.storage import Put
+from tests.roles.parties import MODEL, SIZE, A, B, arrived, kinds, published, status, told
 
 ONE, OTHER = b"one", b"other"
 
@@ -65,3 +73,47 @@ def test_taking_over_holds_until_there_is_a_term_to_claim_and_then_once() -> Non
     assert fence.judge(manifest(7, 9, OTHER), manifest(6, 0), begun=True) is Verdict.TAKE_OVER
     with pytest.raises(ConfigError):
         fence.judge(manifest(9, 9, OTHER), manifest(8, 0), begun=True)
+
+
+# --- the coordinator behind the fence
+
+
+def begun(*, take_over: bool = False) -> CoordinatorMachine:
+    """A coordinator with a cluster of two, in term 1."""
+    rules = CoordinatorRules(RoundRules(), FleetRules(gather_s=1.0), ProtectionRules(mode="clear"), FleetSettings())
+    profile = ModelProfile(MODEL, np.zeros(SIZE, np.float32))
+    machine = CoordinatorMachine(profile, rules, Fence(ONE, take_over=take_over))
+    machine.handle(Started(), 0.0)
+    machine.handle(LinkUp(), 0.0)
+    for device in (A, B):
+        machine.handle(arrived(Kind.STATUS, device, status()), 0.0)
+    machine.handle(TimerFired("coordinator.gather"), 1.0)
+    return machine
+
+
+def test_who_meets_a_lesser_claim_says_everything_again_under_its_own_name() -> None:
+    machine = begun()
+    commands = machine.handle(arrived(Kind.MANIFEST, COORDINATOR, manifest(0, 7, OTHER)), 2.0)
+    assert told(commands) == ["another coordinator"]
+    (said,) = published(commands, Kind.MANIFEST)
+    assert isinstance(said, Manifest)
+    assert (said.term, said.incarnation) == (1, ONE)
+    assigned = published(commands, Kind.ASSIGNMENT)
+    assert [each.incarnation for each in assigned if isinstance(each, Assignment)] == [ONE, ONE]
+
+
+def test_a_running_one_stops_at_a_greater_claim() -> None:
+    with pytest.raises(ConfigError, match="another coordinator"):
+        begun().handle(arrived(Kind.MANIFEST, COORDINATOR, manifest(5, 0, OTHER)), 2.0)
+
+
+def test_one_that_had_begun_and_takes_over_claims_a_higher_term_durably_before_it_says_so() -> None:
+    machine = begun(take_over=True)
+    commands = machine.handle(arrived(Kind.MANIFEST, COORDINATOR, manifest(5, 9, OTHER)), 2.0)
+    assert told(commands) == ["taking over"]
+    (said,) = published(commands, Kind.MANIFEST)
+    assert isinstance(said, Manifest)
+    assert said.term == 6
+    order = kinds(commands)
+    assert order.index("Persist") < order.index("Publish MANIFEST")
+    assert machine.roster.highest_term == 6

@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": ("agents.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),
 }
 EXIT_FAILED, EXIT_USAGE = 1, 2
+NOT_SETTINGS = {"OFL_DATA"}
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -53,6 +54,11 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, such as round.deadline_s=30"
     )
+
+
+def environment() -> dict[str, str]:
+    """The environment's settings; variables that name no setting but a folder are left out."""
+    return {name: value for name, value in os.environ.items() if name not in NOT_SETTINGS}
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, str]:

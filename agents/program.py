@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.cli import add_settings_options, overrides_of
+from agents.cli import add_settings_options, environment, overrides_of
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.protocol.topics import Kind, Topic
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """The effective settings of a program."""
-    return load_settings(Settings, options.config, os.environ, overrides_of(options)).settings
+    return load_settings(Settings, options.config, environment(), overrides_of(options)).settings
 
 
 def state_folder(options: argparse.Namespace) -> Path:

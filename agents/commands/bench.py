@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from agents.cli import check_writable
+from ofl_iot.errors import ConfigError
 
 BENCHES = {
     "opportunity": "agents.bench_opportunity",
@@ -16,22 +20,44 @@ BENCHES = {
     "detection": "agents.bench_detection",
     "fleet": "agents.bench_fleet",
     "learning": "agents.bench_learning",
-    "robust": "agents.bench_robust",
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which one."""
+    """Which one, how long, on which data."""
     parser.add_argument("what", choices=sorted(BENCHES))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--json", type=Path, nargs="?", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--quick", action="store_true", help="fewer seeds and rounds (detection, learning)")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of MNIST's files (detection, learning; default: $OFL_DATA)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
-    check_writable("--json", options.json)
-    figures = import_module(BENCHES[options.what]).run()
+    if options.json is not None:
+        check_writable("--json", options.json)
+    measure = import_module(BENCHES[options.what]).run
+    figures = measure(**_arguments(measure, options))
     text = json.dumps(figures, indent=2)
     if options.json is not None:
         options.json.write_text(text + "\n")
     sys.stdout.write(text + "\n")
     return 0
+
+
+def _arguments(measure: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """The options that this bench takes; one that it does not take is refused."""
+    taken = inspect.signature(measure).parameters
+    data = options.data or os.environ.get("OFL_DATA")
+    for name in ("quick", "data"):
+        if getattr(options, name) and name not in taken:
+            raise ConfigError(f"ofl bench {options.what} takes no --{name}")
+    arguments: dict[str, Any] = {}
+    if "quick" in taken:
+        arguments["quick"] = options.quick
+    if "data" in taken and data:
+        arguments["data"] = Path(data)
+    if "progress" in taken:
+        arguments["progress"] = lambda line: sys.stderr.write(line.rstrip() + "\n")
+    return arguments

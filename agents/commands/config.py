@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from agents.cli import add_settings_options, overrides_of
+from agents.cli import add_settings_options, environment, overrides_of
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings, show
 
@@ -19,6 +18,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the settings as TOML."""
-    loaded = load_settings(Settings, options.config, os.environ, overrides_of(options))
+    loaded = load_settings(Settings, options.config, environment(), overrides_of(options))
     sys.stdout.write(show(loaded).rstrip() + "\n")
     return 0

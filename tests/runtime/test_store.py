@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sqlite3
@@ -157,16 +158,25 @@ def test_kill_9_at_any_point_leaves_every_confirmed_batch_and_no_half_batch(path
     assert confirmed >= 294
 
 
-@settings(max_examples=150, deadline=None)
-@given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_refused_or_harmless(position: float, bit: int) -> None:
-    batches = [numbered_batch(n) for n in range(1, 10)]
+NINE_BATCHES = [numbered_batch(n) for n in range(1, 10)]
+
+
+@functools.cache
+def file_of_nine_batches() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
         with SqliteStore(path) as store:
-            for batch in batches:
+            for batch in NINE_BATCHES:
                 store.apply(batch)
-        content = bytearray(path.read_bytes())
+        return path.read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_refused_or_harmless(position: float, bit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        content = bytearray(file_of_nine_batches())
         content[int(position * len(content))] ^= 1 << bit
         path.write_bytes(content)
         try:
@@ -174,7 +184,7 @@ def test_a_flipped_bit_is_refused_or_harmless(position: float, bit: int) -> None
                 found = store.load()
         except OflError:
             return
-        assert same_in_order(found, prefixes(batches)[-1])
+        assert same_in_order(found, prefixes(NINE_BATCHES)[-1])
 
 
 # Stories of both stores

@@ -29,6 +29,8 @@ DEMO = {
 """A fleet on one machine need not be as patient as one on the road; --config, --set and OFL_… go before these."""
 ROUND_S, CHURN_ROUND_S = 2.5, 3.0
 """What a round of the demo takes, generously, and how much longer under churn."""
+RECORDS, STEPS_A_RECORD = 1500, 25
+"""Training records of the digits, and how many private steps each of them can bear."""
 CHURN = {
     "round.deadline_s": "8",
     "round.recluster_every": "5",
@@ -68,9 +70,13 @@ def settings_for(options: argparse.Namespace) -> Settings:
     if options.churn and options.runtime != "virtual":
         raise ConfigError("--churn kills processes at chosen moments of virtual time: add --runtime virtual")
     impatient = {**DEMO, **CHURN} if options.churn else DEMO
-    impatient = {**impatient, "training.pause_s": f"{pause_for(loaded.settings, churn=options.churn):.3f}"}
     demo = {key: value for key, value in impatient.items() if loaded.origin[key] == "default"}
+    if loaded.origin["privacy.planned_steps"] == "default":
+        demo["privacy.planned_steps"] = str(planned_steps_for(loaded.settings))
     settings = load_settings(Settings, options.config, os.environ, {**given, **demo}).settings
+    if loaded.origin["training.pause_s"] == "default":
+        demo["training.pause_s"] = f"{pause_for(settings, churn=options.churn):.3f}"
+        settings = load_settings(Settings, options.config, os.environ, {**given, **demo}).settings
     simulation = settings.simulation
     if simulation.devices < 2:
         raise ConfigError(f"--devices {simulation.devices}: a federation needs at least 2")
@@ -79,6 +85,16 @@ def settings_for(options: argparse.Namespace) -> Settings:
     present = max(2, round(0.7 * simulation.devices)) if options.churn else simulation.devices
     fleet = msgspec.structs.replace(settings.fleet, min_devices=present)
     return msgspec.structs.replace(settings, round=rounds, fleet=fleet)
+
+
+def planned_steps_for(settings: Settings) -> int:
+    """Private steps that a device's share of the data can bear: 25 a record, at most the default.
+
+    The noise of one step grows with the square root of the steps planned and with the inverse of the records, so many
+    steps on a handful of records drown the model. The budget (epsilon, delta) stays what it is.
+    """
+    records = RECORDS / settings.simulation.devices
+    return max(settings.training.steps, min(settings.privacy.planned_steps, round(STEPS_A_RECORD * records)))
 
 
 def pause_for(settings: Settings, *, churn: bool) -> float:

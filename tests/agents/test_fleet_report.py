@@ -1,0 +1,64 @@
+"""The tables and the chart of a run's fleet, and the settings with which a private simulation lasts."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from agents.commands.sim import add_options, settings_for
+from agents.fleet_report import Reclustering, count_service, draw_fleet, service_by_type, write_fleet
+from agents.summary import Progress
+from ofl_iot.ids import COORDINATOR
+from ofl_iot.roles.commands import tell
+from ofl_iot.runtime.settings import Settings
+
+KINDS = {"a": "A", "b": "B", "c": "A"}
+
+
+def test_service_is_summed_up_by_type_and_a_type_that_never_served_is_named(tmp_path: Path) -> None:
+    services = count_service(KINDS, {"a": 2, "c": 1})
+    assert service_by_type(services) == {"A": 3, "B": 0}
+    write_fleet(services, [Reclustering(term=4, clusters=2, churn=0.25, new_leaders=1)], tmp_path)
+    assert (tmp_path / "service.csv").read_text().splitlines()[1:] == ["A,2,3,1.0000,1.5000", "B,1,0,0.0000,0.0000"]
+    assert (tmp_path / "reclusterings.csv").read_text().splitlines()[1:] == ["4,2,0.2500,1"]
+
+
+def test_the_chart_is_an_image_even_of_a_run_without_reclustering() -> None:
+    chart = ET.fromstring(draw_fleet(count_service(KINDS, {"a": 2}), []))  # noqa: S314  # our own text
+    assert chart.tag.endswith("svg")
+    assert "none in this run" in "".join(chart.itertext())
+
+
+def test_progress_counts_leaders_that_are_new_whether_elected_or_deputies() -> None:
+    progress = Progress(rounds=1)
+    first = tell("clustered", term=1, clusters=2, leaders=["a", "b"], churn=0.0)
+    replaced = tell("leader replaced", lost="a", leader="c", term=2)
+    second = tell("clustered", term=3, clusters=2, leaders=["c", "d"], churn=0.5)
+    for told in (first, replaced, second):
+        progress.listen(COORDINATOR, told, 0.0)
+    assert progress.leader_changes == 2, "c as a deputy, d by election"
+    assert progress.reclusterings == [Reclustering(term=3, clusters=2, churn=0.5, new_leaders=1)]
+
+
+def settings(*arguments: str) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return settings_for(parser.parse_args(["--runtime", "virtual", *arguments]))
+
+
+def test_few_records_bear_few_private_steps_and_the_budget_lasts_for_the_run() -> None:
+    few = settings("--devices", "200", "--rounds", "20")
+    assert few.privacy.planned_steps < settings("--devices", "60").privacy.planned_steps < 1000
+    assert settings("--devices", "16").privacy.planned_steps == 1000
+    trainings = few.privacy.planned_steps / few.training.steps
+    assert trainings * (few.training.pause_s + few.training.steps * few.simulation.step_s) >= 20 * 2.5 - 0.1
+    assert settings("--devices", "200", "--set", "privacy.planned_steps=700").privacy.planned_steps == 700
+    assert settings("--set", "privacy.mode=off").training.pause_s == 0.0
+
+
+@pytest.mark.parametrize(("churn", "present"), [((), 10), (("--churn",), 7)])
+def test_a_churning_fleet_does_not_wait_for_everyone(churn: tuple[str, ...], present: int) -> None:
+    assert settings("--devices", "10", *churn).fleet.min_devices == present

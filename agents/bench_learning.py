@@ -4,7 +4,8 @@
 
 Production machines in virtual time, 16 devices, Dirichlet 0.5, MNIST at 14 x 14 pixels where its files are given by
 --data or OFL_DATA, else the digits. Accuracies are of the test images, means over the last three global models and
-the seeds 1 and 2. Settings were chosen with seed 0 on images of the training file that nothing is trained on.
+over the seeds 1 and 2 (seed 1 alone where the table says so). Settings were chosen with seed 0 on images of the
+training file that nothing is trained on.
 """
 
 from __future__ import annotations
@@ -88,10 +89,12 @@ def run(
     laboratory = Laboratory(load_corpus(data_folder(data), max(scale.train, scale.train_private)), scale)
     plan = [
         *(("sparse", case, scale.seeds) for case in (DENSE, SPARSE)),
-        *(("slow", case, scale.seeds) for case in (COMPENSATED, UNCOMPENSATED, BY_PACE)),
-        *(("privacy", case, scale.seeds) for case in (OPEN, PRIVATE, OPEN_LINEAR, PRIVATE_LINEAR)),
-        *(("literal", case, scale.seeds[:1]) for case in LITERAL),
+        *(("slow", case, scale.seeds) for case in (COMPENSATED, BY_PACE)),
+        *(("privacy", case, scale.seeds) for case in (OPEN, PRIVATE)),
         *(("gate", case, scale.seeds[:1]) for case in GATED),
+        ("slow", UNCOMPENSATED, scale.seeds[:1]),
+        *(("privacy", case, scale.seeds[:1]) for case in (OPEN_LINEAR, PRIVATE_LINEAR)),
+        *(("literal", case, scale.seeds[:1]) for case in LITERAL),
     ]
     rows = []
     for group, case, seeds in plan:
@@ -102,6 +105,7 @@ def run(
     return {
         **figures,
         "targets": check_targets(figures),
+        "quick": quick,
         "data": laboratory.corpus.name,
         "seconds": round(time.perf_counter() - began, 1),
         "rows": rows,
@@ -180,7 +184,8 @@ def check_targets(figures: Mapping[str, float]) -> list[dict[str, Any]]:
 
 def markdown(result: Mapping[str, Any]) -> str:
     """The tables for people."""
-    lines = [f"{result['data']}, {result['seconds']:.0f} s.", ""]
+    note = " A quick run shows that all of it works; it is too short to hold the targets." if result["quick"] else ""
+    lines = [f"{result['data']}, {result['seconds']:.0f} s.{note}", ""]
     lines += [_target_line(target) for target in result["targets"]]
     heads = ["", "case", "seeds", "accuracy", f"on classes {OWN_CLASSES}", "trigger works", "attackers' chunks out"]
     heads += ["honest chunks out", "epsilon", "silent devices", "kB up"]

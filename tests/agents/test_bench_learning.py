@@ -153,5 +153,6 @@ def test_the_whole_bench_writes_its_figures(
     result = json.loads((tmp_path / "f.json").read_text())
     assert {"sparse_loss_points", "slow_classes_accuracy", "privacy_loss_points", "gate_tpr", "rows"} <= result.keys()
     assert result["data"] == "digits"
+    assert result["quick"]
     assert (tmp_path / "f.md").read_text() == markdown(result) + "\n" == capsys.readouterr().out
     assert callable(run)

@@ -175,7 +175,7 @@ class DeviceMachine:
             self.assignment = msgspec.msgpack.decode(state["assignment"], type=Assignment)
         self.outbox.restore(stored.get(OUTBOX, {}), next_seq)
         for chunk in self.outbox.chunks_from(next_seq):
-            self.model.released(chunk)
+            self.model.released(chunk, perturbed=self.guard.perturbs)
         self._unoffered = int(np.any(self.model.unreleased))
         me = self.profile.device
         yield Subscribe(Kind.ASSIGNMENT, receiver=me)
@@ -363,7 +363,7 @@ class DeviceMachine:
                 yield tell("privacy budget exhausted", "warning", reason=str(error))
                 break
             chunk, payload, op = self.outbox.release(now)
-            self.model.released(chunk)
+            self.model.released(chunk, perturbed=self.guard.perturbs)
             yield Persist((*paid, op))
             yield self._to_leader(Kind.UPDATE, payload)
         yield from self._schedule_resend(now)

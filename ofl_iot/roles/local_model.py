@@ -69,9 +69,17 @@ class LocalModel:
         """Add what training changed; blocks downloaded meanwhile keep their new values."""
         self.local = self.local + (params - start)
 
-    def released(self, chunk: Chunk) -> None:
-        """The chunk's part of the work is on its way."""
-        self.base[chunk.read_indices()] += chunk.read_values()
+    def released(self, chunk: Chunk, *, perturbed: bool) -> None:
+        """The chunk's part of the work is on its way.
+
+        What rounding took from the values waits for the next release. Noise must not: what it took would leave
+        with the next release, and with it the noise would be taken back. So perturbed parameters count as released.
+        """
+        places = chunk.read_indices()
+        if perturbed:
+            self.base[places] = self.local[places]
+        else:
+            self.base[places] += chunk.read_values()
 
     def downloaded(self, block: Block, dtype: str, round_no: int) -> None:
         """Take over a block of the leader's model without losing unreleased work."""

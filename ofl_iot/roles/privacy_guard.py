@@ -57,6 +57,11 @@ class PrivacyGuard:
         return self._rules.mode != "off" and self.ledger is None
 
     @property
+    def perturbs(self) -> bool:
+        """Whether noise is added to what is released (in rigorous mode it is added to the training)."""
+        return self._rules.mode == "paper"
+
+    @property
     def noise_multiplier(self) -> float:
         """Of the next training; 0 without noise."""
         allowance = self.ledger.allowance if self.ledger else None

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofl_iot.errors import RefusedError
+from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.messages import Block
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.local_model import LocalModel
@@ -37,7 +38,7 @@ def test_trained_work_is_released_or_unreleased_never_lost(story: list[tuple]) -
             trained += with_[0]
         elif what == "release":
             chunk = chunk_of(seq, with_[0])
-            model.released(chunk)
+            model.released(chunk, perturbed=False)
             released[chunk.read_indices()] += chunk.read_values()
             seq += 1
         elif what == "download":
@@ -124,3 +125,14 @@ def test_blocks_cover_the_model_once(size: int, block_size: int) -> None:
     layout = BlockLayout(size, block_size)
     covered = [place for block in range(layout.count) for place in range(size)[layout.bounds(block)]]
     assert covered == list(range(size))
+
+
+def test_noise_in_a_release_is_not_taken_back_by_the_next() -> None:
+    model = LocalModel(LAYOUT, MODEL)
+    model.trained(model.local, np.full(LAYOUT.size, 1.0, np.float32))
+    head = ChunkHead(term=1, model=MODEL, size=LAYOUT.size, base_round=0, weight=1.0)
+    noisy = np.full(2, 5.0, np.float32)
+    (piece,) = split_update(head, np.array([0, 1]), noisy, noisy)
+    model.released(piece.chunk, perturbed=True)
+    assert not model.unreleased[:2].any()
+    assert (model.unreleased[2:] == 1.0).all()

@@ -198,7 +198,8 @@ def run_federation(settings: Settings, members: Sequence[Member], judge: Judge) 
 
 def make_world(settings: Settings, members: Sequence[Member], judge: Judge, observer: Observer) -> VirtualWorld:
     """The coordinator and the members, all of whose randomness comes from the seed."""
-    parties, seed = Parties(settings), settings.simulation.seed
+    seed = settings.simulation.seed
+    parties = Parties(settings, seed)
     world = VirtualWorld(parties.federation, Faults(), seed, observer.listen)
     plan = parties.coordinator(judge)
     world.add(Party(COORDINATOR, plan.make, plan.toolbox, TypePace(0.0)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ class Parties:
         rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet, settings.training)
         crypto = CoordinatorCrypto(self.federation, settings.protection, self._entropy(COORDINATOR))
 
-        newborn = secrets.token_bytes(8)
+        newborn = self._entropy(COORDINATOR).random_bytes(8)
 
         def make() -> CoordinatorMachine:
             return CoordinatorMachine(profile, rules, Fence(newborn, take_over=take_over))

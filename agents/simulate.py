@@ -61,13 +61,14 @@ class Outcome:
 class Simulation:
     """A federation of simulated devices; `run` returns its summary or raises."""
 
-    def __init__(self, settings: Settings, progress: Progress, *, churn: bool = False) -> None:
+    def __init__(self, settings: Settings, progress: Progress, runtime: Runtime, *, churn: bool = False) -> None:
         self._settings = settings
+        self._runtime = runtime
         self._progress = progress
         self._churning = churn
         self._churn: Churn | None = None
         simulation = settings.simulation
-        self._parties = Parties(settings)
+        self._parties = Parties(settings, simulation.seed if runtime == "virtual" else None)
         workloads, self._judge = digits_federation(
             simulation.devices, simulation.seed, model=settings.federation.model, alpha=simulation.alpha
         )
@@ -80,10 +81,10 @@ class Simulation:
             )
         ]
 
-    def run(self, runtime: Runtime, work_dir: Path) -> Summary:
+    def run(self, work_dir: Path) -> Summary:
         """Run to the last round."""
         began = time.monotonic()
-        if runtime == "virtual":
+        if self._runtime == "virtual":
             return self._run_virtual(began)
         return asyncio.run(self._run_live(began, work_dir))
 

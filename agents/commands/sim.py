@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
 
 import msgspec
 
-from agents.cli import add_settings_options, check_writable, overrides_of
+from agents.cli import add_settings_options, check_writable, environment, overrides_of
 from agents.display import Display, print_summary
 from agents.simulate import Simulation, work_folder
 from agents.summary import Progress, check, write_results
@@ -66,17 +65,17 @@ def settings_for(options: argparse.Namespace) -> Settings:
     for name in ("devices", "rounds", "seed"):
         if getattr(options, name) is not None:
             given[f"simulation.{name}"] = str(getattr(options, name))
-    loaded = load_settings(Settings, options.config, os.environ, given)
+    loaded = load_settings(Settings, options.config, environment(), given)
     if options.churn and options.runtime != "virtual":
         raise ConfigError("--churn kills processes at chosen moments of virtual time: add --runtime virtual")
     impatient = {**DEMO, **CHURN} if options.churn else DEMO
     demo = {key: value for key, value in impatient.items() if loaded.origin[key] == "default"}
     if loaded.origin["privacy.planned_steps"] == "default":
         demo["privacy.planned_steps"] = str(planned_steps_for(loaded.settings))
-    settings = load_settings(Settings, options.config, os.environ, {**given, **demo}).settings
+    settings = load_settings(Settings, options.config, environment(), {**given, **demo}).settings
     if loaded.origin["training.pause_s"] == "default":
         demo["training.pause_s"] = f"{pause_for(settings, churn=options.churn):.3f}"
-        settings = load_settings(Settings, options.config, os.environ, {**given, **demo}).settings
+        settings = load_settings(Settings, options.config, environment(), {**given, **demo}).settings
     simulation = settings.simulation
     if simulation.devices < 2:
         raise ConfigError(f"--devices {simulation.devices}: a federation needs at least 2")
@@ -117,9 +116,9 @@ def run(options: argparse.Namespace) -> int:
     check_writable("--json", options.json)
     folder = _results_folder(options.out or Path("ofl-results") / time.strftime("%Y%m%d-%H%M%S"))
     progress = Progress(settings.simulation.rounds)
-    simulation = Simulation(settings, progress, churn=options.churn)
+    simulation = Simulation(settings, progress, options.runtime, churn=options.churn)
     with work_folder() as work_dir, Display(progress, settings.simulation.devices, options.runtime):
-        summary = simulation.run(options.runtime, Path(work_dir))
+        summary = simulation.run(Path(work_dir))
     print_summary(summary)
     write_results(summary, settings, folder)
     if options.json is not None:

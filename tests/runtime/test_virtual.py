@@ -370,7 +370,7 @@ def simulate(devices: int, rounds: int, seed: int, folder: Path, mode: str = "ri
     }
     loaded = load_settings(Settings, [], {}, given_settings).settings
     history = History(rounds)
-    return history, Simulation(loaded, history).run("virtual", folder)
+    return history, Simulation(loaded, history, "virtual").run(folder)
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:

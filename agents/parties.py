@@ -21,8 +21,9 @@ from ofl_iot.roles.fence import Fence
 from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
 from ofl_iot.roles.merging import WeightedMerging
+from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
+from ofl_iot.runtime.leader_crypto import LeaderCrypto
 from ofl_iot.runtime.settings import Settings
-from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto
 from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox
 from ofl_iot.workloads.base import Workload
 

@@ -9,7 +9,7 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.robust.scores import plain_scores
 from ofl_iot.roles.commands import AggregateRound, Contributed
 from ofl_iot.roles.events import RoundAggregated, Vector
-from ofl_iot.runtime.threshold import weigh
+from ofl_iot.runtime.weighing import weigh
 
 
 def aggregate_clear(job: AggregateRound, size: int, s_factor: str) -> RoundAggregated:

@@ -50,8 +50,10 @@ from ofl_iot.roles.events import (
     Trained,
 )
 from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
+from ofl_iot.runtime.joint_key import CulpritError
+from ofl_iot.runtime.leader_crypto import LeaderCrypto
 from ofl_iot.runtime.protection import aggregate_clear
-from ofl_iot.runtime.threshold import CoordinatorCrypto, CulpritError, LeaderCrypto
 from ofl_iot.workloads.base import TrainJob, Workload
 
 

@@ -31,7 +31,8 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.events import ContributionProtected, Event, JobFailed, RoundAggregated
 from ofl_iot.roles.rules import ProtectionRules, RoundRules
-from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto, _RoundInHand
+from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto, _RoundInHand
+from ofl_iot.runtime.leader_crypto import LeaderCrypto
 from ofl_iot.runtime.toolbox import Toolbox, run_job
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.tally import FEDERATION, TallyToolbox, TallyWorld

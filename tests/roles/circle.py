@@ -49,8 +49,9 @@ from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.key_maker import KeyMaker
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
+from ofl_iot.runtime.leader_crypto import LeaderCrypto
 from ofl_iot.runtime.store import MemoryStore
-from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto
 from ofl_iot.runtime.toolbox import Tools, run_job
 
 FEDERATION = FederationId("circle")

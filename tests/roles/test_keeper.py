@@ -15,7 +15,7 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import AnswerDecryption, Command, Persist, Publish, Tell
 from ofl_iot.roles.events import Arrived, JobFailed, LinkDown, LinkUp, Started, TimerFired
 from ofl_iot.roles.keeper import SHARES, KeeperMachine
-from ofl_iot.runtime.threshold import context_of
+from ofl_iot.runtime.joint_key import context_of
 from tests.roles.circle import FEDERATION, Circle, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status, told
 

@@ -32,8 +32,8 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.events import ContributionProtected, JobFailed, RoundAggregated
 from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.runtime.joint_key import CulpritError, context_of, each_of
 from ofl_iot.runtime.protection import aggregate_clear
-from ofl_iot.runtime.threshold import CulpritError, context_of, each_of
 from ofl_iot.runtime.toolbox import run_job
 from tests.roles.circle import FEDERATION, SIZE, Circle, mean_of, names, updates_of
 

@@ -31,9 +31,10 @@ from ofl_iot.roles.events import (
     Trained,
 )
 from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
+from ofl_iot.runtime.leader_crypto import LeaderCrypto
 from ofl_iot.runtime.protection import aggregate_clear
 from ofl_iot.runtime.settings import Settings
-from ofl_iot.runtime.threshold import CoordinatorCrypto, LeaderCrypto
 from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox, TypePace
 from ofl_iot.workloads.base import Workload
 from ofl_iot.workloads.digits import digits_federation

@@ -1,0 +1,24 @@
+"""How much each cluster counts in a round, from scores that were decrypted or computed in the clear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ofl_iot.ids import DeviceId
+from ofl_iot.robust.scores import RoundScores
+from ofl_iot.robust.sfactors import s_factor
+from ofl_iot.robust.verdict import Verdict
+from ofl_iot.robust.weights import cluster_weights
+from ofl_iot.roles.commands import Contributed
+
+
+def weigh(
+    scores: RoundScores, contributions: Mapping[str, Contributed], evidence: Mapping[str, float], form: str
+) -> tuple[dict[str, float], Verdict]:
+    """Each leader's weight: data size · rarity · s-factor (Eq. 6), over those that merged anything."""
+    verdict = s_factor(form)(scores, {DeviceId(leader): value for leader, value in evidence.items()})
+    rows = [contributions[leader] for leader in scores.leaders]
+    sizes = [float(row.sample_count if row.updates else 0) for row in rows]
+    merges = [row.updates / max(1, row.members) for row in rows]
+    weights = cluster_weights(sizes, verdict.multipliers, merges, renormalise=verdict.renormalise)
+    return {str(leader): float(weight) for leader, weight in zip(scores.leaders, weights, strict=True)}, verdict

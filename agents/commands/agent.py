@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-import numpy as np
-
 from agents import program
 from agents.parties import Parties
 from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.devices import DEVICE_TYPES
 from ofl_iot.ids import device_id
+from ofl_iot.privacy.noise import noise_generator
 from ofl_iot.runtime.telemetry import best_source
 from ofl_iot.runtime.toolbox import TypePace
 from ofl_iot.workloads.digits import digits_federation
@@ -32,9 +31,7 @@ def run(options: argparse.Namespace) -> int:
     part, parts = _part(options.part)
     simulation = settings.simulation
     workloads, _ = digits_federation(parts, simulation.seed, model=settings.federation.model, alpha=simulation.alpha)
-    plan = Parties(settings).agent(
-        device_id(options.id), workloads[part - 1], options.pace_as or "", np.random.default_rng()
-    )
+    plan = Parties(settings).agent(device_id(options.id), workloads[part - 1], options.pace_as or "", noise_generator())
     pace = TypePace(simulation.step_s / DEVICE_TYPES[options.pace_as].relative_speed) if options.pace_as else None
     program.run_party(
         program.PartyProcess(

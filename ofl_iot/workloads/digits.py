@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
 from ofl_iot.workloads.dense import DenseNet, Rows, Samples
-from ofl_iot.workloads.splits import Split, split_rows, stratified
+from ofl_iot.workloads.splits import SplitKind, split_rows, stratified
 
 PIXELS = 64
 CLASSES = 10
@@ -74,7 +74,7 @@ def digits_federation(
     *,
     model: Literal["mlp", "softmax"] = "mlp",
     hidden: int = DEFAULT_HIDDEN,
-    split: Split = "dirichlet",
+    split: SplitKind = "dirichlet",
     alpha: float = 0.5,
     held_out: Literal["test", "validation"] = "test",
 ) -> tuple[list[DigitsWorkload], DigitsWorkload]:

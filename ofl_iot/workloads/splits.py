@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -12,11 +13,31 @@ from ofl_iot.errors import ConfigError
 
 Labels: TypeAlias = npt.NDArray[np.int64]
 Rows: TypeAlias = npt.NDArray[np.int64]
-Split: TypeAlias = Literal["iid", "dirichlet", "shards"]
+SplitKind: TypeAlias = Literal["iid", "dirichlet", "shards"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """How samples are dealt: `alpha` matters to "dirichlet" only, `shards_per_device` to "shards" only.
+
+    No device gets fewer than `minimum` samples.
+    """
+
+    kind: SplitKind = "dirichlet"
+    alpha: float = 0.5
+    shards_per_device: int = 2
+    minimum: int = 1
+
+    def rows(self, labels: Labels, devices: int, seed: int) -> list[Rows]:
+        """The rows of `labels` that each device gets."""
+        if self.kind == "shards":
+            each = self.shards_per_device
+            return split_shards(labels, devices, seed, shards_per_device=each, minimum=self.minimum)
+        return split_rows(self.kind, labels, devices, seed, alpha=self.alpha, minimum=self.minimum)
 
 
 def split_rows(
-    split: Split, labels: Labels, devices: int, seed: int, *, alpha: float = 0.5, minimum: int = 1
+    split: SplitKind, labels: Labels, devices: int, seed: int, *, alpha: float = 0.5, minimum: int = 1
 ) -> list[Rows]:
     """Deal the rows of `labels` in the named way; `alpha` matters to "dirichlet" only."""
     if split == "iid":
@@ -25,7 +46,7 @@ def split_rows(
         return split_dirichlet(labels, devices, seed, alpha=alpha, minimum=minimum)
     if split == "shards":
         return split_shards(labels, devices, seed, minimum=minimum)
-    raise ConfigError(f"unknown split {split!r}: use one of {', '.join(get_args(Split))}")
+    raise ConfigError(f"unknown split {split!r}: use one of {', '.join(get_args(SplitKind))}")
 
 
 def split_iid(labels: Labels, devices: int, seed: int, *, minimum: int = 1) -> list[Rows]:

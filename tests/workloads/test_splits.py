@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError
-from ofl_iot.workloads.splits import Split, split_rows, split_shards, stratified
+from ofl_iot.workloads.splits import Split, SplitKind, split_rows, split_shards, stratified
 
 LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=120).map(lambda x: np.array(x, dtype=np.int64))
 SPLITS = st.sampled_from(["iid", "dirichlet", "shards"])
@@ -17,7 +17,7 @@ ALPHAS = st.sampled_from([1e-300, 1e-3, 0.1, 0.5, 1.0, 100.0, 1e9])
 
 @given(split=SPLITS, labels=LABELS, seed=st.integers(0, 2**32), alpha=ALPHAS, data=st.data())
 def test_each_row_is_dealt_once_and_every_device_has_the_minimum(
-    split: Split, labels: np.ndarray, seed: int, alpha: float, data: st.DataObject
+    split: SplitKind, labels: np.ndarray, seed: int, alpha: float, data: st.DataObject
 ) -> None:
     devices = data.draw(st.integers(1, len(labels)))
     minimum = data.draw(st.integers(0, len(labels) // devices))
@@ -82,3 +82,17 @@ def test_an_impossible_split_says_what_to_change(change: dict[str, object], word
 def test_a_device_without_shards_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1 shard"):
         split_shards(np.zeros(20, dtype=np.int64), 2, 0, shards_per_device=0)
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "shards"])
+def test_a_split_as_one_value_deals_like_its_parts(kind: SplitKind) -> None:
+    labels = np.repeat(np.arange(10), 20)
+    split = Split(kind, alpha=0.1, minimum=3)
+    for one, other in zip(split.rows(labels, 5, 4), split_rows(kind, labels, 5, 4, alpha=0.1, minimum=3), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_more_shards_per_device_give_it_more_labels() -> None:
+    labels = np.repeat(np.arange(10), 200)
+    few, many = (Split("shards", shards_per_device=each).rows(labels, 10, 1) for each in (1, 5))
+    assert max(len(np.unique(labels[part])) for part in few) < min(len(np.unique(labels[part])) for part in many)

@@ -1,0 +1,72 @@
+"""A learning task by its name: what each device trains on, what settings are chosen by, what is reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.workloads.base import Workload
+from ofl_iot.workloads.dense import DenseNet
+from ofl_iot.workloads.digits import CLASSES, DEFAULT_HIDDEN, PIXELS, DigitsWorkload, load_digits
+from ofl_iot.workloads.splits import Split
+
+TaskName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "svhn", "cora", "citeseer", "pubmed"]
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
+"""Names of all tasks; "digits" is bundled, the others are read from a folder."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The parties of one learning task; all share one architecture, so their parameters can be exchanged.
+
+    Settings are chosen on `validation`; `test` is for what is reported, and for nothing else.
+    """
+
+    name: str
+    devices: tuple[Workload, ...]
+    validation: Workload
+    test: Workload
+
+    def __post_init__(self) -> None:
+        shapes = {(party.size, party.digest) for party in (*self.devices, self.validation, self.test)}
+        if not self.devices or len(shapes) != 1:
+            raise ConfigError(f"task {self.name}: it needs at least one device, and the same model for all parties")
+
+
+def load_task(
+    name: str,
+    folder: Path | None = None,
+    *,
+    devices: int,
+    seed: int,
+    split: Split | None = None,
+    samples: int | None = None,
+    hidden: int | None = None,
+) -> Task:
+    """Deal the named data set to devices, the same way for the same seed.
+
+    `folder` holds the data sets (none is needed for "digits"). To make a task smaller, `samples` limits the
+    training samples, to the first of the data set, and `hidden` sets the units of the dense layer.
+    """
+    if name not in TASKS:
+        raise ConfigError(f"unknown task {name!r}: use one of {', '.join(TASKS)}")
+    for what, number in (("samples", samples), ("hidden", hidden)):
+        if number is not None and number < 1:
+            raise ConfigError(f"task {name}: {what} must be at least 1, not {number}")
+    dealt = Split() if split is None else split
+    if name == "digits":
+        return _digits(devices, seed, dealt, samples, hidden or DEFAULT_HIDDEN)
+    raise ConfigError(f"task {name} cannot be loaded from {folder}: only digits can for now")
+
+
+def _digits(devices: int, seed: int, split: Split, samples: int | None, hidden: int) -> Task:
+    data, net = load_digits(), DenseNet((PIXELS, hidden, CLASSES))
+    labels = data.train.labels[:samples]
+    return Task(
+        name="digits",
+        devices=tuple(DigitsWorkload(net, data.train, rows) for rows in split.rows(labels, devices, seed)),
+        validation=DigitsWorkload(net, data.validation),
+        test=DigitsWorkload(net, data.test),
+    )

@@ -20,7 +20,6 @@ from ofl_iot.fleet.clustering import (
     cluster,
     cluster_count,
     place,
-    place_all,
 )
 from ofl_iot.fleet.election import (
     Candidate,
@@ -113,23 +112,25 @@ def plan_assignments(
     return FleetPlan(term, clusters, grouping.churn, served, scale, distrusted)
 
 
-def with_joiner(
-    plan: FleetPlan, device: DeviceId, view: DeviceView, settings: FleetSettings | None = None
+def with_joiners(
+    plan: FleetPlan, joiners: Mapping[DeviceId, DeviceView], settings: FleetSettings | None = None
 ) -> FleetPlan:
-    """Place a late joiner at once in the nearest cluster with room, last in its succession; idempotent."""
-    if cluster_of(plan, device) is not None:
-        return plan
+    """Place late joiners at once, each in the nearest cluster with room, last in its succession; idempotent."""
     settings = settings or FleetSettings()
-    trusted = assess([view.report], [view.evidence], settings.trust)
-    (point,), scale = features([view.report], trusted, settings.features, settings.trust.prior, plan.scale)
+    placed = {device for c in plan.clusters for device in c.members}
+    ids = sorted(joiners.keys() - placed)
+    if not ids:
+        return plan
     if not plan.clusters:
-        alone = ClusterPlan(device, (), (device,), tuple(point.tolist()))
-        record = plan.service.get(device, Service()).served(settings.election.fade)
-        return replace(plan, clusters=(alone,), scale=scale, service={**plan.service, device: record})
+        return with_joiners(_founded(plan, ids[0], joiners[ids[0]], settings), joiners, settings)
+    points, _ = _points([joiners[device] for device in ids], plan.scale, settings)
     sizes = np.array([len(c.members) for c in plan.clusters])
-    limit = capacity(int(sizes.sum()) + 1, len(sizes), settings.clustering)
-    index = place(point, np.array([c.centre for c in plan.clusters]), sizes, limit)
-    return _succeeded(plan, index, (*plan.clusters[index].members, device), settings)
+    limit = capacity(int(sizes.sum()) + len(ids), len(sizes), settings.clustering)
+    places = place(points, np.array([c.centre for c in plan.clusters]), sizes, limit)
+    for index in np.unique(places).tolist():
+        joined = (device for device, at in zip(ids, places.tolist(), strict=True) if at == index)
+        plan = _succeeded(plan, index, (*plan.clusters[index].members, *joined), settings)
+    return plan
 
 
 def with_departed(plan: FleetPlan, device: DeviceId, settings: FleetSettings | None = None) -> FleetPlan:
@@ -183,6 +184,23 @@ def turnover(plan: FleetPlan, live: Iterable[DeviceId]) -> float:
     return len(planned.symmetric_difference(live)) / max(len(planned), 1)
 
 
+def _points(
+    views: Sequence[DeviceView], scale: FeatureScale | None, settings: FleetSettings
+) -> tuple[FloatArray, FeatureScale]:
+    """The devices as points among the clusters of a plan with this scale."""
+    reports = [view.report for view in views]
+    trusted = assess(reports, [view.evidence for view in views], settings.trust)
+    return features(reports, trusted, settings.features, settings.trust.prior, scale)
+
+
+def _founded(plan: FleetPlan, device: DeviceId, view: DeviceView, settings: FleetSettings) -> FleetPlan:
+    """A plan without clusters gets its first one, of a single device."""
+    (point,), scale = _points([view], plan.scale, settings)
+    alone = ClusterPlan(device, (), (device,), tuple(point.tolist()))
+    record = plan.service.get(device, Service()).served(settings.election.fade)
+    return replace(plan, clusters=(alone,), scale=scale, service={**plan.service, device: record})
+
+
 def _labels(previous: FleetPlan | None, ids: Sequence[DeviceId]) -> IntArray:
     where = {device: j for j, c in enumerate(previous.clusters) for device in c.members} if previous else {}
     return np.array([where.get(device, NEWCOMER) for device in ids], dtype=np.int64)
@@ -214,7 +232,7 @@ def _group(
     labels = np.empty(len(points), dtype=np.int64)
     labels[shaping] = core.labels
     sizes = np.bincount(core.labels, minlength=k)
-    labels[~shaping] = place_all(points[~shaping], core.centres, sizes, capacity(len(points), k, settings))
+    labels[~shaping] = place(points[~shaping], core.centres, sizes, capacity(len(points), k, settings))
     return Clustering(labels, core.centres, core.churn)
 
 

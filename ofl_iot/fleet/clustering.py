@@ -113,15 +113,8 @@ def cluster(
     return Clustering(labels, centres, _churn(known, previous, labels))
 
 
-def place(point: FloatArray, centres: FloatArray, sizes: IntArray, limit: int) -> int:
-    """The nearest cluster with room for a late joiner; the nearest of all when every one is full."""
-    distance = ((centres - point) ** 2).sum(axis=1)
-    open_distance = np.where(sizes < limit, distance, np.inf)
-    return int(np.argmin(open_distance if np.isfinite(open_distance).any() else distance))
-
-
-def place_all(points: FloatArray, centres: FloatArray, sizes: IntArray, limit: int) -> IntArray:
-    """Place many joiners at once under the same rule, every cluster within `limit` if that is possible."""
+def place(points: FloatArray, centres: FloatArray, sizes: IntArray, limit: int) -> IntArray:
+    """The nearest cluster with room for each late joiner; when all are full, every one takes some beyond `limit`."""
     room = np.maximum(limit - sizes, 0)
     while room.sum() < len(points):
         room = room + 1

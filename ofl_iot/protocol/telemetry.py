@@ -167,6 +167,8 @@ class ReportGate:
         texts = ("device_type", "power_mode", "label_sketch", "binding")
         if any(getattr(sent, name) != getattr(current, name) for name in texts):
             return True
+        if (sent.budget_left > 0) != (current.budget_left > 0):
+            return True
         return any(
             _moved(getattr(sent, name), getattr(current, name), threshold)
             for name, threshold in self.thresholds.items()

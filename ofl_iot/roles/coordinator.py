@@ -203,8 +203,21 @@ class CoordinatorMachine:
         for leader in sorted({*self._rounds.lost, *self.roster.unfit_leaders()}):
             yield from self._replace(leader, now)
         self._rounds.lost.clear()
+        if self._nothing_left_to_learn():
+            yield from self._conclude()
         if not self.finished:
-            yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
+            yield SetTimer(OPEN, now + self._rounds.interval_s)
+
+    def _nothing_left_to_learn(self) -> bool:
+        """Of a run that is to end: every device has spent its privacy budget, and what it had sent is in the model."""
+        return bool(self._rounds_rules.count) and self._rounds.idle and self.roster.budgets_spent()
+
+    def _conclude(self) -> Iterator[Command]:
+        """The present model is the last one."""
+        self._model.conclude()
+        yield Persist(self._model.stored())
+        yield tell("all privacy budgets are spent", "warning", completed=self.counter.completed)
+        yield from self._model.publish()
 
     def _reclustering_due(self, now: float) -> bool:
         """By rounds or by turnover; not while most are still silent, as after a restart."""

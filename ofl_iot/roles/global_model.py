@@ -71,6 +71,10 @@ class GlobalModel:
         kept = tuple(each for leader, each in sorted(latest.items()) if in_office(leader))
         self._manifest = self._describe(round_no, kept, final=final)
 
+    def conclude(self) -> None:
+        """There will be no other version."""
+        self._manifest = msgspec.structs.replace(self._manifest, final=True)
+
     def publish(self) -> Iterator[Command]:
         """The parts first, the manifest last: who has read the manifest finds all parts."""
         for part in split_body(self._body(), 0, self._manifest.round_no, _STAGE):

@@ -89,11 +89,11 @@ class PrivacyGuard:
 
     @property
     def left(self) -> float:
-        """Share of the budget left."""
-        if self._rules.mode == "off" or self.ledger is None:
+        """Share of the budget left; 0 once it does not pay for another training."""
+        if self._rules.mode != "rigorous" or self.ledger is None:
             return 1.0
-        if self._rules.mode == "paper":
-            return 1.0
+        if self.exhausted:
+            return 0.0
         spent_steps = sum(event.steps for event in self.ledger.events if isinstance(event, DpSgdSteps))
         total = spent_steps + self.ledger.steps_left
         return self.ledger.steps_left / total if total else 0.0

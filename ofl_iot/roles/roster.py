@@ -16,7 +16,7 @@ from ofl_iot.fleet.assignment import (
     FleetSettings,
     assignments,
     plan_assignments,
-    with_joiner,
+    with_joiners,
     with_leader_lost,
 )
 from ofl_iot.fleet.election import fit_to_serve
@@ -196,6 +196,10 @@ class Roster:
                 unfit.append(leader)
         return unfit
 
+    def budgets_spent(self) -> bool:
+        """Whether every device that is assigned says that it cannot pay for another training."""
+        return bool(self._clusters) and all(self.devices[each].telemetry.budget_left <= 0 for each in self._clusters)
+
     def cluster_of(self, device: DeviceId) -> ClusterPlan | None:
         """The cluster a device belongs to."""
         return self._clusters.get(device)
@@ -235,8 +239,8 @@ class Roster:
         term = self._seats.term + 1
         present = {device: self.devices[device].view for device in self.online}
         plan = plan_assignments(present, self.plan, Term(term), self._settings, np.random.default_rng(term))
-        for device in sorted(set(self.live(now, away_s)).difference(present)):
-            plan = with_joiner(plan, device, self.devices[device].view, self._settings)
+        away = set(self.live(now, away_s)).difference(present)
+        plan = with_joiners(plan, {device: self.devices[device].view for device in away}, self._settings)
         self._take(plan)
         self._clustered = plan
         leaders: list[str] = [cluster.leader for cluster in plan.clusters]
@@ -246,7 +250,7 @@ class Roster:
     def join(self, device: DeviceId) -> list[StoreOp]:
         """Place a late joiner at once; its leader gets a revised assignment."""
         assert self.plan is not None  # noqa: S101  # the federation has begun
-        self._take(with_joiner(self.plan, device, self.devices[device].view, self._settings))
+        self._take(with_joiners(self.plan, {device: self.devices[device].view}, self._settings))
         cluster = self._clusters[device]
         if cluster.leader in self._seats.terms:
             revisions = {**self._seats.revisions, cluster.leader: self._seats.revisions[cluster.leader] + 1}

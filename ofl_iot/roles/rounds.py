@@ -46,6 +46,8 @@ _REMIND, _DEADLINE = "coordinator.remind", "coordinator.deadline"
 _REMIND_S = 5.0
 _KEY_RETRY_S = 1.0
 _MISSES_BEFORE_REPLACEMENT = 2
+_IDLE_BEFORE_SLOWER = 2
+"""Rounds in a row without enough to merge that are still taken for chance."""
 
 
 class RoundCounter(msgspec.Struct, frozen=True, array_like=True):
@@ -81,6 +83,8 @@ class Rounds:
         self._decryption: Decryption | None = None
         self._evidence: dict[str, float] = {}
         self._misses: dict[str, int] = {}
+        self._idle = 0
+        """Rounds in a row in which too few clusters had merged anything."""
 
     # --- life
 
@@ -109,6 +113,20 @@ class Rounds:
         if self._decryption:
             self._decryption.link_lost()
             yield from self._decryption.send_due(now)
+
+    @property
+    def interval_s(self) -> float:
+        """From now to the opening of the next round: while nobody has work to merge, rounds become rarer.
+
+        interval · 2^(idle - 2), at most `idle_interval_s`
+        """
+        doublings = min(max(0, self._idle - _IDLE_BEFORE_SLOWER), 64)
+        return max(self._rules.interval_s, min(self._rules.interval_s * 2.0**doublings, self._rules.idle_interval_s))
+
+    @property
+    def idle(self) -> bool:
+        """Whether rounds have found too little to merge more often than by chance."""
+        return self._idle > _IDLE_BEFORE_SLOWER
 
     @property
     def aggregating(self) -> bool:
@@ -294,7 +312,7 @@ class Rounds:
         contributions = current.contributed(members)
         speaking = [each for each in contributions if each.updates]
         if not speaking:
-            yield from self.abandon("no leader has merged anything")
+            yield from self._rest("no leader has merged anything")
             return
         key = self._keys.key
         if current.opened.key_id and (key is None or key.key_id != current.opened.key_id):
@@ -317,7 +335,7 @@ class Rounds:
             attempt=current.opened.attempt,
         )
         if len(speaking) < 2:
-            yield from self.abandon("a single cluster has merged anything: its update would be seen")
+            yield from self._rest("a single cluster has merged anything: its update would be seen")
         elif not self._decryption.possible:
             yield from self.abandon("too few leaders contributed to decrypt")
         else:
@@ -328,6 +346,11 @@ class Rounds:
         if self._round:
             yield tell("round abandoned", "warning", round_no=self._round.opened.round_no, reason=reason)
             yield from self._end()
+
+    def _rest(self, reason: str) -> Iterator[Command]:
+        """Too little was merged since the last model: what there is waits, and the next round may come later."""
+        self._idle += 1
+        yield from self.abandon(reason)
 
     def _end(self) -> Iterator[Command]:
         if self._decryption:
@@ -351,6 +374,7 @@ class Rounds:
         if not event.weights or not np.isfinite(values).all():
             yield from self.abandon("no usable contribution")
             return
+        self._idle = 0
         ops = self._settle(current, set(event.weights))
         completed = self.counter.completed + 1
         self.counter = RoundCounter(

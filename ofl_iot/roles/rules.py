@@ -87,6 +87,8 @@ class RoundRules(msgspec.Struct, frozen=True):
     """Rounds to complete; 0 goes on for ever."""
     interval_s: Positive = 30.0
     """From the end of a round to the opening of the next."""
+    idle_interval_s: Positive = 600.0
+    """The interval doubles while rounds find too little to merge, up to this."""
     deadline_s: Positive = 60.0
     aggregation_deadline_s: Positive = 600.0
     """From the last contribution to the new model, decryption included."""

@@ -251,7 +251,8 @@ class TallyWorld:
 
     def _quiet(self) -> bool:
         running = all(party.machine for party in self.world.parties.values())
-        return running and all(
+        known = self.coordinator is not None and self.coordinator.roster.devices.keys() >= set(self.names)
+        return (running and known) and all(
             not agent.device.outbox.unsettled and not np.any(agent.device.model.unreleased)
             for agent in self.agents.values()
         )

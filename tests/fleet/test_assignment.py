@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -20,7 +21,7 @@ from ofl_iot.fleet.assignment import (
     plan_assignments,
     turnover,
     with_departed,
-    with_joiner,
+    with_joiners,
     with_leader_lost,
 )
 from ofl_iot.fleet.clustering import ClusteringSettings
@@ -93,7 +94,7 @@ def test_joining_leaving_and_losing_leaders_keep_a_plan_sound(pool: list[DeviceV
         device = data.draw(st.sampled_from(sorted(everyone)))
         match data.draw(st.sampled_from(["join", "depart", "lose"])):
             case "join":
-                plan = with_joiner(plan, device, everyone[device])
+                plan = with_joiners(plan, {device: everyone[device]})
                 live.add(device)
             case "depart":
                 plan = with_departed(plan, device)
@@ -184,14 +185,14 @@ def test_a_late_joiner_is_placed_with_its_like_and_only_once(
     devices = fleet(16)
     plan = plan_of(devices)
     joiner = DeviceId("newcomer")
-    joined = with_joiner(plan, joiner, DeviceView(report("D")))
+    joined = with_joiners(plan, {joiner: DeviceView(report("D"))})
     found = cluster_of(joined, joiner)
     assert found is not None
     kinds = {devices[d].report.device_type for d in found[1].members if d != joiner}  # type: ignore[attr-defined]
     assert "D" in kinds
     assert not kinds & {"A", "B"}
     assert found[1].leader == plan.clusters[found[0]].leader
-    assert with_joiner(joined, joiner, DeviceView(report("A"))) == joined
+    assert with_joiners(joined, {joiner: DeviceView(report("A"))}) == joined
     assert with_departed(joined, joiner) == plan
     assert with_departed(plan, joiner) == plan
 
@@ -200,7 +201,7 @@ def test_full_clusters_send_joiners_on(fleet: FleetMaker, report: Callable[..., 
     tight = FleetSettings(clustering=ClusteringSettings(balance=1.0))
     plan = plan_assignments(fleet(16), None, Term(1), tight, np.random.default_rng(0))
     for i in range(8):
-        plan = with_joiner(plan, DeviceId(f"newcomer-{i}"), DeviceView(report("D")), tight)
+        plan = with_joiners(plan, {DeviceId(f"newcomer-{i}"): DeviceView(report("D"))}, tight)
     assert [len(c.members) for c in plan.clusters] == [6, 6, 6, 6]
 
 
@@ -209,16 +210,35 @@ def test_the_last_device_takes_its_cluster_with_it(fleet: FleetMaker, report: Ca
     only = plan.clusters[0].leader
     assert with_departed(plan, only).clusters == ()
     assert with_leader_lost(plan, only).clusters == ()
-    revived = with_joiner(with_departed(plan, only), only, DeviceView(report("C")))
+    revived = with_joiners(with_departed(plan, only), {only: DeviceView(report("C"))})
     assert leaders(revived) == (only,)
 
 
 def test_a_fleet_can_grow_from_nothing(report: Callable[..., Telemetry]) -> None:
     plan, arrivals = plan_of({}), [DeviceId(f"device-{i}") for i in range(5)]
     for device in arrivals:
-        plan = with_joiner(plan, device, DeviceView(report("B")))
+        plan = with_joiners(plan, {device: DeviceView(report("B"))})
     assert_sound(plan, set(arrivals))
     assert leaders(plan) == (arrivals[0],)
+
+
+@given(st.integers(0, 12), st.integers(0, 40), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=30)
+def test_joiners_placed_together_are_all_placed_once_and_within_the_limit(
+    fleet: FleetMaker, report: Callable[..., Telemetry], before: int, count: int, seed: int
+) -> None:
+    tight = FleetSettings(clustering=ClusteringSettings(balance=1.0))
+    rng = np.random.default_rng(seed)
+    devices = fleet(before)
+    plan = plan_assignments(devices, None, Term(1), tight, rng)
+    joiners = {DeviceId(f"newcomer-{i}"): DeviceView(report(str(rng.choice(list("ABCD"))))) for i in range(count)}
+    joined = with_joiners(plan, joiners, tight)
+    assert_sound(joined, {*devices, *joiners})
+    assert with_joiners(joined, joiners, tight) == joined
+    average = math.ceil((before + count) / max(1, len(joined.clusters)))
+    grown = [len(new.members) for new, old in zip(joined.clusters, plan.clusters, strict=False) if new != old]
+    assert all(size <= average for size in grown)
+    assert leaders(plan) == leaders(joined) or not plan.clusters
 
 
 def test_turnover_counts_who_came_and_went(fleet: FleetMaker) -> None:

@@ -16,7 +16,6 @@ from ofl_iot.fleet.clustering import (
     cluster,
     cluster_count,
     place,
-    place_all,
 )
 from ofl_iot.fleet.report import FloatArray, IntArray
 
@@ -143,9 +142,9 @@ def test_newcomers_do_not_count_as_churn() -> None:
 def test_a_joiner_goes_to_the_nearest_cluster_with_room() -> None:
     centres = np.array([[0.0], [1.0], [5.0]])
     sizes = np.array([4, 2, 2])
-    assert place(np.array([0.2]), centres, sizes, 5) == 0
-    assert place(np.array([0.2]), centres, sizes, 4) == 1
-    assert place(np.array([0.2]), centres, sizes, 2) == 0
+    assert place(np.array([[0.2]]), centres, sizes, 5).tolist() == [0]
+    assert place(np.array([[0.2]]), centres, sizes, 4).tolist() == [1]
+    assert place(np.array([[0.2]]), centres, sizes, 2).tolist() == [0]
 
 
 @given(st.integers(0, 40), st.integers(0, 12), st.integers(0, 2**32 - 1))
@@ -153,7 +152,7 @@ def test_a_joiner_goes_to_the_nearest_cluster_with_room() -> None:
 def test_many_joiners_fill_the_room_there_is(count: int, limit: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, 10, 4)
-    labels = place_all(rng.normal(size=(count, 2)), rng.normal(size=(4, 2)), sizes, limit)
+    labels = place(rng.normal(size=(count, 2)), rng.normal(size=(4, 2)), sizes, limit)
     total = sizes + np.bincount(labels, minlength=4)
     if np.maximum(limit - sizes, 0).sum() >= count:
         assert np.all((total <= limit) | (total == sizes))

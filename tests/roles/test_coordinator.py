@@ -377,6 +377,58 @@ def test_a_round_without_news_is_abandoned() -> None:
     assert "round abandoned" in told(office.contribute(leader, {}))
 
 
+def idle_round(office: Office) -> list[Command]:
+    office.open_round()
+    return office.contribute(office.leaders[0], {})
+
+
+def test_rounds_that_find_nothing_to_merge_become_rarer_until_there_is_work_again() -> None:
+    office = one_cluster(interval_s=10.0, idle_interval_s=60.0)
+    pauses = [timers(idle_round(office))["coordinator.open"] for _ in range(7)]
+    assert pauses == [10.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+    (leader,) = office.leaders
+    office.open_round()
+    office.contribute(leader, {A: (1,)})
+    assert timers(office.aggregated(leader))["coordinator.open"] == 10.0
+
+
+def test_an_idle_interval_below_the_interval_does_not_make_rounds_more_frequent() -> None:
+    office = one_cluster(interval_s=10.0, idle_interval_s=1.0)
+    assert {timers(idle_round(office))["coordinator.open"] for _ in range(5)} == {10.0}
+
+
+def spend_budget(office: Office, *devices: str) -> None:
+    for device in devices:
+        spent = Telemetry(
+            cpu_count=1, cpu_ghz=1.0, cpu_load=0.0, memory_total_mib=1024, memory_free_mib=512, budget_left=0.0
+        )
+        office.give(arrived(Kind.TELEMETRY, device, spent))
+
+
+def test_a_run_ends_when_no_device_can_pay_for_another_training() -> None:
+    office = one_cluster(count=9)
+    spend_budget(office, A)
+    for _ in range(4):
+        idle_round(office)
+    assert not office.machine.finished, "one device can still learn"
+    spend_budget(office, B)
+    commands = idle_round(office)
+    assert "all privacy budgets are spent" in told(commands)
+    (manifest,) = published(commands, Kind.MANIFEST)
+    assert isinstance(manifest, Manifest)
+    assert manifest.final
+    assert "coordinator.open" not in timers(commands)
+    office.restart()
+    assert office.machine.finished
+
+
+def test_a_federation_without_an_end_waits_for_devices_with_a_budget() -> None:
+    office = one_cluster(count=0)
+    spend_budget(office, A, B)
+    assert ["coordinator.open" in timers(idle_round(office)) for _ in range(5)] == [True] * 5
+    assert not office.machine.finished
+
+
 def test_an_aggregation_that_fails_or_explodes_abandons_the_round() -> None:
     for outcome in (JobFailed("AggregateRound", "boom"), RoundAggregated(1, ZERO + np.float32(np.nan), {A: 1.0}, {})):
         office = one_cluster()

@@ -242,7 +242,7 @@ class Range:
                 own = Part(*attack.poison_data(own.images, own.labels))
             members.append(Member(ImageWorkload(self._net, own)))
         judge, record = Judge(self._net, self._laboratory.corpus.held_out("test")), Record()
-        return make_world(settings, members, judge, record), judge, record
+        return make_world(settings, members, judge, record.listen), judge, record
 
 
 def run(

@@ -14,7 +14,7 @@ from agents.learning_data import CLASSES, ImageWorkload, Part
 from agents.parties import Parties
 from agents.robust_experiment import BACKDOOR_TARGET, Attack
 from agents.simulate import device_names
-from ofl_iot.fleet.devices import deal_types
+from ofl_iot.fleet.devices import LINK_MBPS, DeviceType, deal_types
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.robust.attacks import stamp_trigger
 from ofl_iot.roles.agent import AgentMachine
@@ -24,9 +24,9 @@ from ofl_iot.roles.events import Event, Trained
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.runtime.toolbox import Toolbox, TypePace
-from ofl_iot.runtime.virtual import Party, VirtualWorld
-from ofl_iot.runtime.virtual_broker import Faults
-from ofl_iot.workloads.base import Evaluation, Vector
+from ofl_iot.runtime.virtual import Listener, Party, VirtualWorld
+from ofl_iot.runtime.virtual_broker import Faults, LinkRates
+from ofl_iot.workloads.base import Evaluation, Vector, Workload
 from ofl_iot.workloads.dense import DenseNet
 
 JUDGED_ROUNDS = 3
@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.float64]
 class Member:
     """One device: its data, how many times slower than its type it is, and what it does to its updates."""
 
-    workload: ImageWorkload
+    workload: Workload
     slowness: float = 1.0
     attack: Attack | None = None
 
@@ -165,7 +165,7 @@ def run_federation(settings: Settings, members: Sequence[Member], judge: Judge) 
     rounds = settings.simulation.rounds
     settings = msgspec.structs.replace(settings, round=msgspec.structs.replace(settings.round, count=rounds))
     observer = Observer()
-    world = make_world(settings, members, judge, observer)
+    world = make_world(settings, members, judge, observer.listen)
     coordinator = world.parties[COORDINATOR]
 
     def done() -> bool:
@@ -196,16 +196,36 @@ def run_federation(settings: Settings, members: Sequence[Member], judge: Judge) 
     )
 
 
-def make_world(settings: Settings, members: Sequence[Member], judge: Judge, observer: Observer) -> VirtualWorld:
+@dataclass(frozen=True)
+class Hardware:
+    """The devices' types, dealt in this order, and whether their links have the types' rates."""
+
+    types: str = "ABCD"
+    limited_links: bool = False
+
+    def deal(self, count: int) -> list[tuple[DeviceType, LinkRates]]:
+        """Type and link of each device."""
+        return [(kind, self._rates(kind)) for kind in deal_types(count, self.types)]
+
+    def _rates(self, kind: DeviceType) -> LinkRates:
+        if not self.limited_links:
+            return LinkRates()
+        rate = LINK_MBPS[kind.name] * 1e6 / 8
+        return LinkRates(up=rate, down=rate)
+
+
+def make_world(
+    settings: Settings, members: Sequence[Member], judge: Workload, listener: Listener, hardware: Hardware | None = None
+) -> VirtualWorld:
     """The coordinator and the members, all of whose randomness comes from the seed."""
     seed = settings.simulation.seed
     parties = Parties(settings, seed)
-    world = VirtualWorld(parties.federation, Faults(), seed, observer.listen)
+    world = VirtualWorld(parties.federation, Faults(), seed, listener)
     plan = parties.coordinator(judge)
     world.add(Party(COORDINATOR, plan.make, plan.toolbox, TypePace(0.0)))
     seeds = np.random.SeedSequence(seed).spawn(len(members))
-    kinds = deal_types(len(members))
-    for name, member, kind, own in zip(device_names(len(members)), members, kinds, seeds, strict=True):
+    dealt = (hardware or Hardware()).deal(len(members))
+    for name, member, (kind, rates), own in zip(device_names(len(members)), members, dealt, seeds, strict=True):
         rng = np.random.default_rng(own)
         step_s = settings.simulation.step_s * member.slowness
         agent = parties.agent(name, member.workload, kind.name, rng)
@@ -214,7 +234,7 @@ def make_world(settings: Settings, members: Sequence[Member], judge: Judge, obse
             toolbox = PoisonedToolbox(toolbox, member.attack, np.random.default_rng(rng.integers(2**63)))
         meter = SimulatedSource(kind, np.random.default_rng(rng.integers(2**63)), lambda: world.now, step_s=step_s)
         pace = TypePace(step_s / kind.relative_speed)
-        world.add(Party(agent.name, agent.make, toolbox, pace, will=agent.will, meter=meter))
+        world.add(Party(agent.name, agent.make, toolbox, pace, will=agent.will, meter=meter, rates=rates))
     return world
 
 

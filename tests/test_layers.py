@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "ids"}
-PURE = {"errors", "ids", "protocol", "opportunity", "privacy", "crypto", "fleet", "robust", "roles"}
+PURE = {"errors", "ids", "protocol", "opportunity", "privacy", "crypto", "fleet", "robust", "roles", "baselines"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "ids": {"errors"},
@@ -26,6 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "transport": LEAVES,
     "workloads": {"errors", "privacy"},
     "roles": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust"},
+    "baselines": LEAVES | {"protocol", "crypto", "roles"},
     "runtime": LEAVES
     | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust", "roles", "transport", "workloads"},
 }

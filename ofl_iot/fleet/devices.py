@@ -46,10 +46,15 @@ DEVICE_TYPES: Mapping[str, DeviceType] = MappingProxyType(
     }
 )
 
+LINK_MBPS: Mapping[str, float] = MappingProxyType({"A": 5.0, "B": 10.0, "C": 15.0, "D": 20.0})
+"""Mbit/s of each type's link in simulations that give links a rate. The paper states none: these are ours."""
 
-def deal_types(count: int) -> tuple[DeviceType, ...]:
-    """The types A, B, C, D, A, ... of `count` devices, dealt round robin."""
+
+def deal_types(count: int, types: str = "ABCD") -> tuple[DeviceType, ...]:
+    """The types A, B, C, D, A, ... of `count` devices, dealt round robin; `types` names others in their order."""
     if count < 0:
         raise ConfigError(f"cannot deal device types to {count} devices: the number must not be negative")
-    kinds = tuple(DEVICE_TYPES.values())
+    if not types or not set(types) <= set(DEVICE_TYPES):
+        raise ConfigError(f"device types {types!r}: name some of {''.join(DEVICE_TYPES)}")
+    kinds = tuple(DEVICE_TYPES[name] for name in types)
     return tuple(kinds[i % len(kinds)] for i in range(count))

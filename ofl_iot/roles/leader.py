@@ -295,7 +295,7 @@ class LeaderMachine:
             self._journal_rows += 1
             if self._journal_rows >= self._rules.snapshot_chunks:
                 yield Persist(tuple(self._snapshot()))
-            yield tell("merged", "debug", device=sender, seq=chunk.seq, step=step)
+            yield tell("merged", "debug", device=sender, seq=chunk.seq, step=step, count=chunk.count)
         yield self._receipt(sender, (chunk.seq,))
 
     def _check_member(self, sender: DeviceId) -> None:

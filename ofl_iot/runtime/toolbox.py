@@ -49,7 +49,7 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     Trained,
 )
-from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.roles.rules import ProtectionRules, TrainingRules
 from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.runtime.joint_key import CulpritError
 from ofl_iot.runtime.leader_crypto import LeaderCrypto
@@ -101,6 +101,26 @@ class TypePace:
         return job.steps * self._step_s if isinstance(job, TrainLocally) else 0.0
 
 
+def run_training(
+    workload: Workload, job: TrainLocally, rules: TrainingRules, clip_norm: float, rng: np.random.Generator
+) -> Trained:
+    """Train as the rules say; gradients are clipped only where noise is asked for."""
+    began = time.perf_counter()
+    result = workload.train(
+        job.params,
+        TrainJob(
+            steps=job.steps,
+            batch_size=rules.batch_size,
+            learning_rate=rules.learning_rate,
+            momentum=rules.momentum,
+            clip_norm=clip_norm if job.noise_multiplier else None,
+            noise_multiplier=job.noise_multiplier,
+        ),
+        rng,
+    )
+    return Trained(job.params, result.params, result.loss, result.steps, time.perf_counter() - began)
+
+
 class DeviceToolbox:
     """Opening the ledger, training, preparing releases, protecting contributions."""
 
@@ -143,21 +163,7 @@ class DeviceToolbox:
         return LedgerOpened(ledger.allow(noise, rate))
 
     def _train(self, job: TrainLocally) -> Trained:
-        began = time.perf_counter()
-        rules = self._rules.training
-        result = self._workload.train(
-            job.params,
-            TrainJob(
-                steps=job.steps,
-                batch_size=rules.batch_size,
-                learning_rate=rules.learning_rate,
-                momentum=rules.momentum,
-                clip_norm=self._rules.privacy.clip_norm if job.noise_multiplier else None,
-                noise_multiplier=job.noise_multiplier,
-            ),
-            self._rng,
-        )
-        return Trained(job.params, result.params, result.loss, result.steps, time.perf_counter() - began)
+        return run_training(self._workload, job, self._rules.training, self._rules.privacy.clip_norm, self._rng)
 
     def _protect(self, job: ProtectContribution) -> ContributionProtected:
         return ContributionProtected(job.round_no, self._crypto.protect(job))

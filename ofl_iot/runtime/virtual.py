@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from ofl_iot.ids import FederationId
 from ofl_iot.roles.commands import (
@@ -31,11 +32,27 @@ from ofl_iot.roles.machine import Machine
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.toolbox import Pace, Toolbox
-from ofl_iot.runtime.virtual_broker import Faults, Session, VirtualBroker
+from ofl_iot.runtime.virtual_broker import UNLIMITED, Faults, LinkRates, Session, VirtualBroker
 from ofl_iot.runtime.wire import Wire
 
 Listener = Callable[[str, Tell, float], None]
 """Is told what a party tells: its name, what, when."""
+
+
+class PartyWire(Protocol):
+    """Between one party's commands and the broker's topics and bytes, and back."""
+
+    def outgoing(self, command: Publish) -> tuple[str, bytes]:
+        """Topic and bytes of a message."""
+        ...
+
+    def pattern(self, command: Subscribe | Unsubscribe) -> str:
+        """The subscription's pattern."""
+        ...
+
+    def incoming(self, topic: str, payload: bytes) -> Any:
+        """The event that a delivery is to the party's machine; None when it cannot be read."""
+        ...
 
 
 @dataclass
@@ -50,6 +67,9 @@ class Party:
     meter: TelemetrySource | None = None
     faults: Faults | None = None
     """None: never crashes, never loses its link."""
+    rates: LinkRates = UNLIMITED
+    wire: PartyWire | None = None
+    """None: the production's; a machine that speaks otherwise brings its own."""
     store: MemoryStore = field(default_factory=MemoryStore)
     machine: Machine | None = None
     life: int = 0
@@ -71,7 +91,7 @@ class VirtualWorld:
         self._faults = faults
         self.broker = VirtualBroker(faults, self._rng, self._at)
         self.parties: dict[str, Party] = {}
-        self._wires: dict[str, Wire] = {}
+        self._wires: dict[str, PartyWire] = {}
         self._listener = listener
         self.told: Counter[str] = Counter()
         self._timer_ids = itertools.count(1)
@@ -79,9 +99,9 @@ class VirtualWorld:
     def add(self, party: Party, *, at: float = 0.0) -> None:
         """Let a party begin at a time."""
         self.parties[party.name] = party
-        self._wires[party.name] = Wire(self._federation)
+        self._wires[party.name] = party.wire or Wire(self._federation)
         self.broker.register(
-            Session(party.name, lambda topic, payload: self._deliver(party, topic, payload), party.will)
+            Session(party.name, lambda topic, payload: self._deliver(party, topic, payload), party.will, party.rates)
         )
         self._at(at, lambda: self._boot(party))
 

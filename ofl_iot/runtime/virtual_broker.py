@@ -8,11 +8,23 @@ twice; a session that is away keeps its queue unless the broker forgets it.
 from __future__ import annotations
 
 import itertools
+import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
+
+
+class LinkRates(msgspec.Struct, frozen=True):
+    """Bytes a second that a client's link carries; messages wait for those before them."""
+
+    up: float = math.inf
+    down: float = math.inf
+
+
+UNLIMITED = LinkRates()
 
 
 class Faults(msgspec.Struct, frozen=True):
@@ -47,6 +59,21 @@ class Traffic:
 
     up: int = 0
     down: int = 0
+    up_by_topic: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Lane:
+    """One direction of a link."""
+
+    rate: float
+    free_at: float = 0.0
+    """When all that was handed over has gone through."""
+
+    def pass_at(self, size: int, now: float) -> float:
+        """When the last of `size` bytes, handed over now, has gone through."""
+        self.free_at = max(self.free_at, now) + size / self.rate
+        return self.free_at
 
 
 @dataclass
@@ -56,6 +83,7 @@ class Session:
     client: str
     deliver: Callable[[str, bytes], None]
     will: tuple[str, bytes] | None = None
+    rates: LinkRates = UNLIMITED
     patterns: set[str] = field(default_factory=set)
     connection: int = 0
     """Number of the present connection; 0 while away. Messages of an older one are dropped on arrival."""
@@ -64,6 +92,9 @@ class Session:
     """Keeps deliveries in order."""
     sending_until: float = 0.0
     traffic: Traffic = field(default_factory=Traffic)
+
+    def __post_init__(self) -> None:
+        self.up, self.down = Lane(self.rates.up), Lane(self.rates.down)
 
 
 class VirtualBroker:
@@ -96,6 +127,7 @@ class VirtualBroker:
         self._connections += 1
         session.connection = self._connections
         session.busy_until = session.sending_until = now
+        session.up.free_at = session.down.free_at = now
         waiting, session.queue = session.queue, []
         if self._rng.random() >= self._faults.forget_queue:
             for topic, payload in waiting:
@@ -137,9 +169,12 @@ class VirtualBroker:
         session = self._sessions[client]
         if not session.connection:
             return
-        session.traffic.up += len(topic) + len(payload)
+        size = len(topic) + len(payload)
+        session.traffic.up += size
+        session.traffic.up_by_topic[topic] += size
         connection = session.connection
-        at = session.sending_until = max(session.sending_until, now + self._latency())
+        passed = session.up.pass_at(size, now)
+        at = session.sending_until = max(session.sending_until, passed + self._latency())
 
         def arrive() -> None:
             if session.connection == connection or self._rng.random() >= self._faults.lose_under_way:
@@ -175,7 +210,8 @@ class VirtualBroker:
             session.queue.append((topic, payload))
             return
         connection = session.connection
-        at = session.busy_until = max(session.busy_until, now + self._latency())
+        passed = session.down.pass_at(len(topic) + len(payload), now)
+        at = session.busy_until = max(session.busy_until, passed + self._latency())
 
         def arrive() -> None:
             if session.connection == connection:

@@ -24,7 +24,7 @@ from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.virtual import Party, VirtualWorld
-from ofl_iot.runtime.virtual_broker import Faults, Session, VirtualBroker, matches
+from ofl_iot.runtime.virtual_broker import Faults, LinkRates, Session, VirtualBroker, matches
 from tests.chaos.tally import TallyWorld
 from tests.runtime.fakes import FEDERATION, ME, Script, Workshop, status
 
@@ -113,6 +113,36 @@ def test_a_subscriber_gets_exactly_the_topics_that_match(pattern: str, topics: l
     room.publish("s", pattern.replace("+", "a"), b"x")
     room.clock.run()
     assert room.got["r"] == [(topic, b"x") for topic in topics if matches(pattern, topic)]
+
+
+@given(sizes=st.lists(st.integers(1, 10_000), min_size=1, max_size=8), up=st.integers(10, 10**6))
+def test_a_link_with_a_rate_carries_one_message_after_the_other(sizes: list[int], up: int) -> None:
+    room, at = Room(), list[float]()
+    room.broker.register(Session("r", lambda _topic, _payload: at.append(room.clock.now)))
+    room.broker.connect("r", 0.0)
+    room.subscribe("r", "t")
+    room.broker.register(Session("s", lambda _topic, _payload: None, rates=LinkRates(up=up)))
+    room.broker.connect("s", 0.0)
+    for size in sizes:
+        room.publish("s", "t", bytes(size))
+    room.clock.run()
+    passed = np.cumsum([size + 1 for size in sizes]) / up
+    assert (np.array(at) >= passed).all()
+    assert at[-1] <= passed[-1] + 2 * SLOW_NETWORK.latency_s[1]
+    assert room.broker.session("s").traffic.up_by_topic == {"t": sum(sizes) + len(sizes)}
+
+
+def test_a_slow_receiver_waits_for_its_own_link_only() -> None:
+    room = Room("s", "fast")
+    at: list[float] = []
+    room.broker.register(Session("slow", lambda _topic, _payload: at.append(room.clock.now), rates=LinkRates(down=10)))
+    room.broker.connect("slow", 0.0)
+    for client in ("slow", "fast"):
+        room.subscribe(client, "t")
+    room.publish("s", "t", bytes(99))
+    room.clock.run()
+    assert room.payloads("fast") == [bytes(99)]
+    assert 10 <= at[0] <= 10 + 2 * SLOW_NETWORK.latency_s[1]
 
 
 def test_a_message_that_two_patterns_match_comes_once() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -17,10 +16,10 @@ import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
+from ofl_iot.workloads.training import Rows, batches, check_converged, checked, sampling_rate
 
 Matrix = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.int64]
 
 
 class Samples(msgspec.Struct, frozen=True):
@@ -79,23 +78,12 @@ class DenseNet(msgspec.Struct, frozen=True):
             start += rows * columns
         return views
 
-    def checked(self, params: Vector) -> Vector:
-        """Return a copy to work on, or ConfigError if `params` cannot be a state of this network."""
-        if params.shape != (self.size,) or params.dtype != np.float32:
-            raise ConfigError(
-                f"the model has {self.size} float32 parameters, not {params.dtype} of shape {params.shape}: "
-                "all parties of a federation must use the same model"
-            )
-        if not np.isfinite(params).all():
-            raise ConfigError("the parameters given are not all finite: start from another model")
-        return np.array(params)
-
     def evaluate(self, params: Vector, features: Matrix, labels: Labels) -> Evaluation:
         """Judge `params` on samples."""
         if not len(labels):
             raise ConfigError("no samples to evaluate on: give this party data")
         with np.errstate(over="ignore", invalid="ignore"):
-            probabilities = _softmax(_forward(self.layers(self.checked(params)), features)[-1])
+            probabilities = _softmax(_forward(self.layers(checked(params, self.size)), features)[-1])
             of_labels = probabilities[np.arange(len(labels)), labels]
             loss = -np.log(np.maximum(of_labels, np.finfo(np.float32).tiny)).mean()
         hits = np.count_nonzero(probabilities.argmax(axis=1) == labels)
@@ -105,16 +93,13 @@ class DenseNet(msgspec.Struct, frozen=True):
         self, params: Vector, samples: Samples, rows: Rows, job: TrainJob, rng: np.random.Generator
     ) -> TrainResult:
         """Train a copy of `params` on some rows of the samples by (DP-)SGD as `TrainJob` says."""
-        if not len(rows):
-            raise ConfigError("no samples to train on: give this party data")
-        params = self.checked(params)
-        rate = min(1.0, job.batch_size / len(rows))
+        rate = sampling_rate(rows, job)
+        params = checked(params, self.size)
         gradient, velocity = np.empty_like(params), np.zeros_like(params)
         layers, gradients = self.layers(params), self.layers(gradient)
-        batches = _epochs(rows, job, rng) if job.clip_norm is None else _poisson(rows, job, rate, rng)
         loss, seen = 0.0, 0
         with np.errstate(over="ignore", invalid="ignore"):
-            for batch in batches:
+            for batch in batches(rows, job, rng):
                 features, labels = samples.features.take(batch, axis=0), samples.labels.take(batch)
                 loss += _sum_gradients(layers, gradients, features, labels, job.clip_norm)
                 seen += len(batch)
@@ -128,25 +113,8 @@ class DenseNet(msgspec.Struct, frozen=True):
                 velocity *= job.momentum
                 velocity += gradient
                 params -= np.float32(job.learning_rate) * velocity
-        if not np.isfinite(params).all():
-            raise ConfigError(
-                f"training diverged (learning rate {job.learning_rate}, momentum {job.momentum}): lower them"
-            )
+        check_converged(params, job)
         return TrainResult(params=params, loss=loss / max(1, seen), steps=job.steps, sampling_rate=rate)
-
-
-def _epochs(rows: Rows, job: TrainJob, rng: np.random.Generator) -> Iterator[Rows]:
-    """Batches of equal size from shuffled passes over all rows; always all rows if one batch holds them."""
-    if len(rows) <= job.batch_size:
-        return itertools.repeat(rows, job.steps)
-    passes = -(-job.steps * job.batch_size // len(rows))
-    order = np.concatenate([rng.permutation(rows) for _ in range(passes)])
-    return iter(order[: job.steps * job.batch_size].reshape(job.steps, job.batch_size))
-
-
-def _poisson(rows: Rows, job: TrainJob, rate: float, rng: np.random.Generator) -> Iterator[Rows]:
-    """Batches that each row enters with probability `rate`; their size varies and may be 0."""
-    return (rows[rng.random(len(rows)) < rate] for _ in range(job.steps))
 
 
 def _forward(layers: list[Matrix], features: Matrix) -> list[Matrix]:

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
-from ofl_iot.workloads.dense import DenseNet, Rows, Samples
+from ofl_iot.workloads.dense import DenseNet, Samples
 from ofl_iot.workloads.splits import SplitKind, split_rows, stratified
+from ofl_iot.workloads.training import Rows
 
 PIXELS = 64
 CLASSES = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from pathlib import Path
@@ -55,11 +56,16 @@ def load_idx(folder: Path) -> IdxImages:
         raise ConfigError(
             f"{home} holds no {', '.join(missing)}: give a folder with the four official files {', '.join(FILES)}"
         )
-    train, train_labels, test, test_labels = (read_idx(home / name) for name in FILES)
+    return images_of([read_idx(home / name) for name in FILES], home)
+
+
+def images_of(arrays: list[Pixels], home: Path | str) -> IdxImages:
+    """The contents of the four files, in their order; `home` is for error messages."""
+    train, train_labels, test, test_labels = arrays
     for images, labels, name in ((train, train_labels, FILES[0]), (test, test_labels, FILES[2])):
         if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
             raise ConfigError(
-                f"{home / name} has shape {images.shape}, its labels {labels.shape}: fetch the official files again"
+                f"{home}/{name} has shape {images.shape}, its labels {labels.shape}: fetch the official files again"
             )
     if train.shape[1:] != test.shape[1:]:
         raise ConfigError(f"images of {train.shape[1:]} and {test.shape[1:]} pixels in {home}: they must be alike")
@@ -67,12 +73,20 @@ def load_idx(folder: Path) -> IdxImages:
 
 
 def read_idx(path: Path) -> Pixels:
-    """One idx.gz file of unsigned bytes.
+    """One idx.gz file of unsigned bytes."""
+    try:
+        return parse_idx(path.read_bytes(), path)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path} ({error}): fetch the official file again") from error
+
+
+def parse_idx(packed: bytes, path: Path | str) -> Pixels:
+    """The values in the bytes of an idx.gz file; `path` is for error messages.
 
     Layout: two zero bytes, the type 0x08, the number of dimensions, each dimension as big-endian uint32, the values.
     """
     try:
-        with gzip.open(path) as file:
+        with gzip.open(io.BytesIO(packed)) as file:
             blob = file.read(_MAX_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"cannot read {path} ({error}): fetch the official file again") from error

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.base import Workload
+from ofl_iot.workloads.cnn import DEFAULT_HIDDEN as DENSE_UNITS
+from ofl_iot.workloads.cnn import ConvNet
 from ofl_iot.workloads.dense import DenseNet
 from ofl_iot.workloads.digits import CLASSES, DEFAULT_HIDDEN, PIXELS, DigitsWorkload, load_digits
-from ofl_iot.workloads.splits import Split
+from ofl_iot.workloads.idx import data_folder
+from ofl_iot.workloads.images import CLASSES as IMAGE_CLASSES
+from ofl_iot.workloads.images import ImageWorkload, load_images
+from ofl_iot.workloads.splits import Labels, Rows, Split
 
 TaskName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "svhn", "cora", "citeseer", "pubmed"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
 """Names of all tasks; "digits" is bundled, the others are read from a folder."""
+Deal: TypeAlias = Callable[[Labels], list[Rows]]
+"""From the labels of the training samples to the rows of each device."""
+IMAGES = ("mnist", "fashion-mnist", "svhn")
 
 
 @dataclass(frozen=True)
@@ -47,26 +56,43 @@ def load_task(
 ) -> Task:
     """Deal the named data set to devices, the same way for the same seed.
 
-    `folder` holds the data sets (none is needed for "digits"). To make a task smaller, `samples` limits the
-    training samples, to the first of the data set, and `hidden` sets the units of the dense layer.
+    `folder` holds the data sets, else the one that OFL_DATA names does ("digits" needs none). To make a task
+    smaller, `samples` limits the training samples, to the first of the data set, and `hidden` sets the units of
+    the dense layer.
     """
     if name not in TASKS:
         raise ConfigError(f"unknown task {name!r}: use one of {', '.join(TASKS)}")
     for what, number in (("samples", samples), ("hidden", hidden)):
         if number is not None and number < 1:
             raise ConfigError(f"task {name}: {what} must be at least 1, not {number}")
-    dealt = Split() if split is None else split
+
+    def deal(labels: Labels) -> list[Rows]:
+        return (split or Split()).rows(labels[:samples], devices, seed)
+
     if name == "digits":
-        return _digits(devices, seed, dealt, samples, hidden or DEFAULT_HIDDEN)
-    raise ConfigError(f"task {name} cannot be loaded from {folder}: only digits can for now")
+        return _digits(deal, hidden or DEFAULT_HIDDEN)
+    if name in IMAGES:
+        return _images(name, data_folder(folder), deal, hidden or DENSE_UNITS)
+    raise ConfigError(f"task {name} cannot be loaded from {folder}: only digits and images can for now")
 
 
-def _digits(devices: int, seed: int, split: Split, samples: int | None, hidden: int) -> Task:
+def _digits(deal: Deal, hidden: int) -> Task:
     data, net = load_digits(), DenseNet((PIXELS, hidden, CLASSES))
-    labels = data.train.labels[:samples]
     return Task(
         name="digits",
-        devices=tuple(DigitsWorkload(net, data.train, rows) for rows in split.rows(labels, devices, seed)),
+        devices=tuple(DigitsWorkload(net, data.train, rows) for rows in deal(data.train.labels)),
         validation=DigitsWorkload(net, data.validation),
         test=DigitsWorkload(net, data.test),
+    )
+
+
+def _images(name: str, folder: Path | None, deal: Deal, hidden: int) -> Task:
+    data = load_images(name, folder)
+    _, channels, side, _ = data.train.pixels.shape
+    net = ConvNet(channels, side, IMAGE_CLASSES, hidden)
+    return Task(
+        name=name,
+        devices=tuple(ImageWorkload(name, net, data.train, rows) for rows in deal(data.train.labels)),
+        validation=ImageWorkload(name, net, data.validation),
+        test=ImageWorkload(name, net, data.test),
     )

@@ -1,0 +1,59 @@
+"""What all models share when they train: which parameters they accept, how batches are drawn, what is divergence."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ofl_iot.errors import ConfigError
+from ofl_iot.workloads.base import TrainJob, Vector
+
+Rows = npt.NDArray[np.int64]
+
+
+def checked(params: Vector, size: int) -> Vector:
+    """Return a copy to work on, or ConfigError if `params` cannot be a state of a model of this size."""
+    if params.shape != (size,) or params.dtype != np.float32:
+        raise ConfigError(
+            f"the model has {size} float32 parameters, not {params.dtype} of shape {params.shape}: "
+            "all parties of a federation must use the same model"
+        )
+    if not np.isfinite(params).all():
+        raise ConfigError("the parameters given are not all finite: start from another model")
+    return np.array(params)
+
+
+def check_converged(params: Vector, job: TrainJob) -> None:
+    """Refuse a result that is not finite."""
+    if not np.isfinite(params).all():
+        raise ConfigError(f"training diverged (learning rate {job.learning_rate}, momentum {job.momentum}): lower them")
+
+
+def sampling_rate(rows: Rows, job: TrainJob) -> float:
+    """The chance q of a row to enter one step."""
+    if not len(rows):
+        raise ConfigError("no samples to train on: give this party data")
+    return min(1.0, job.batch_size / len(rows))
+
+
+def batches(rows: Rows, job: TrainJob, rng: np.random.Generator) -> Iterator[Rows]:
+    """The rows of each step, drawn as `TrainJob` says."""
+    return _epochs(rows, job, rng) if job.clip_norm is None else _poisson(rows, job, rng)
+
+
+def _epochs(rows: Rows, job: TrainJob, rng: np.random.Generator) -> Iterator[Rows]:
+    """Batches of equal size from shuffled passes over all rows; always all rows if one batch holds them."""
+    if len(rows) <= job.batch_size:
+        return itertools.repeat(rows, job.steps)
+    passes = -(-job.steps * job.batch_size // len(rows))
+    order = np.concatenate([rng.permutation(rows) for _ in range(passes)])
+    return iter(order[: job.steps * job.batch_size].reshape(job.steps, job.batch_size))
+
+
+def _poisson(rows: Rows, job: TrainJob, rng: np.random.Generator) -> Iterator[Rows]:
+    """Batches that each row enters with probability q; their size varies and may be 0."""
+    rate = sampling_rate(rows, job)
+    return (rows[rng.random(len(rows)) < rate] for _ in range(job.steps))

@@ -1,1 +1,1 @@
-"""The embedded MQTT broker."""
+"""The embedded MQTT broker, the access policy, profiles of production brokers."""

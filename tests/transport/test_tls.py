@@ -3,63 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import ipaddress
 import logging
 import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from ofl_iot.transport.mqtt import MqttLink
 from ofl_iot.transport.settings import TlsSettings
-
-
-def _issue(folder: Path, name: str, issuer: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
-    """A certificate for `name` in `folder/name.pem`, its key in `folder/name.key`; self-signed without issuer."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    signer, signer_name = (key, subject) if issuer is None else (issuer[0], issuer[1].subject)
-    now = dt.datetime.now(dt.timezone.utc)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(signer_name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .add_extension(_usage(authority=issuer is None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-    (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / f"{name}.key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return key, certificate
-
-
-def _usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+from tests.certificates import Authority
 
 
 class TlsFront:
@@ -97,10 +50,10 @@ class TlsFront:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    authority = _issue(tmp_path, "ca")
-    _issue(tmp_path, "broker", authority)
-    _issue(tmp_path, "device", authority)
-    _issue(tmp_path, "stranger")
+    authority = Authority(tmp_path)
+    authority.issue("broker")
+    authority.issue("device")
+    Authority(tmp_path / "stranger")
     return tmp_path
 
 
@@ -145,7 +98,7 @@ def test_a_broker_that_cannot_be_trusted_is_refused(
     impatient, recorder, eventually = linking
     context = _server_context(certificates)
     context.verify_mode = ssl.CERT_NONE
-    ca = "stranger" if fault == "unknown authority" else "ca"
+    ca = "stranger/ca" if fault == "unknown authority" else "ca"
     if fault == "old protocol":
         context.maximum_version = ssl.TLSVersion.TLSv1_2
 
@@ -161,4 +114,4 @@ def test_a_broker_that_cannot_be_trusted_is_refused(
 
     with caplog.at_level(logging.WARNING, logger="ofl_iot.transport.mqtt"):
         asyncio.run(story())
-    assert ("CERTIFICATE_VERIFY_FAILED" if ca == "stranger" else "SSL") in caplog.text
+    assert ("CERTIFICATE_VERIFY_FAILED" if ca == "stranger/ca" else "SSL") in caplog.text

@@ -1,0 +1,72 @@
+"""`ofl broker profile`: writes a working configuration of a production broker and says what to do next."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from agents.cli import add_settings_options
+from agents.program import settings_of
+from broker.mosquitto import MAX_QUEUED_BYTES, TLS_PORT, MosquittoProfile, mosquitto_profile
+from broker.profile import Profile, TlsFiles, write_profile
+from ofl_iot.ids import federation_id
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which broker, where, with which certificates."""
+    kinds = parser.add_subparsers(metavar="BROKER", required=True)
+    mosquitto = kinds.add_parser("mosquitto", help="one machine, up to some ten thousand devices")
+    mosquitto.set_defaults(profile=_mosquitto)
+    _add_common(mosquitto, TLS_PORT)
+    mosquitto.add_argument("--user", default="mosquitto", help="whom it becomes when root starts it (%(default)s)")
+    mosquitto.add_argument("--crl", type=Path, metavar="FILE", help="certificates the CA revoked")
+    mosquitto.add_argument("--max-connections", type=int, default=-1, metavar="N", help="(default: no limit)")
+    mosquitto.add_argument(
+        "--max-queued-bytes", type=int, default=MAX_QUEUED_BYTES, metavar="N", help="for one absent party (%(default)s)"
+    )
+
+
+def _add_common(parser: argparse.ArgumentParser, port: int) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the broker's folder, made if need be")
+    parser.add_argument("--force", action="store_true", help="overwrite a profile that is there")
+    parser.add_argument("--host", dest="listen", default="0.0.0.0", help="address to listen on (default: %(default)s)")  # noqa: S104
+    parser.add_argument("--port", dest="listen_port", type=int, default=port, help="(default: %(default)s)")
+    parser.add_argument("--ca", type=Path, metavar="FILE", help="the federation's CA (default: DIR/ca.pem)")
+    parser.add_argument("--cert", type=Path, metavar="FILE", help="the broker's certificate (default: DIR/broker.pem)")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="the broker's key (default: DIR/broker.key)")
+    add_settings_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the profile; nothing is started."""
+    profile: Profile = options.profile(options)
+    write_profile(profile, options.out, force=options.force)
+    sys.stdout.write("".join(f"wrote {options.out / name}\n" for name in profile.files))
+    sys.stdout.write("next:\n" + "".join(f"  {number}. {step}\n" for number, step in enumerate(profile.next_steps, 1)))
+    return 0
+
+
+def _mosquitto(options: argparse.Namespace) -> Profile:
+    settings = settings_of(options)
+    wanted = MosquittoProfile(
+        federation=federation_id(settings.federation.id),
+        tls=_tls_files(options),
+        host=options.listen,
+        port=options.listen_port,
+        user=options.user,
+        max_connections=options.max_connections,
+        max_packet_bytes=settings.mqtt.max_packet_bytes,
+        max_queued_bytes=options.max_queued_bytes,
+    )
+    return mosquitto_profile(wanted, options.out)
+
+
+def _tls_files(options: argparse.Namespace) -> TlsFiles:
+    folder: Path = options.out
+    return TlsFiles(
+        ca=options.ca or folder / "ca.pem",
+        cert=options.cert or folder / "broker.pem",
+        key=options.key or folder / "broker.key",
+        crl=getattr(options, "crl", None),
+    )

@@ -1,0 +1,126 @@
+"""Who may publish and subscribe to what: one table, from which the rules of every broker are made.
+
+A party is told by its user name, which a production broker takes from the certificate. Whoever publishes must stand in
+the topic's `{sender}`, whoever subscribes in its `{receiver}`, where the topic has one. A broker does not know which
+device leads which cluster: any device may lead, under its own name only, and the roles check whom they listen to.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ofl_iot.errors import TopicError
+from ofl_iot.ids import COORDINATOR, is_id
+from ofl_iot.protocol.topics import Kind, Topic, Topics
+
+
+class Party(enum.Enum):
+    """For whom a rule is; the value is the id that belongs to one party alone."""
+
+    MEMBER = ""
+    """Whoever bears a certificate of the federation: every device, and the named ones too, each under its own name.
+
+    A named party gains nothing by it: the topic tree has no place for it where only devices stand.
+    """
+    COORDINATOR = COORDINATOR
+
+    @classmethod
+    def of(cls, name: str) -> frozenset[Party]:
+        """What the bearer of a user name is; nothing if it is no id."""
+        return frozenset(party for party in cls if party.value in ("", name)) if is_id(name) else frozenset()
+
+
+class Action(enum.Enum):
+    """What a party does with a topic, in mosquitto's word for it."""
+
+    PUBLISH = "write"
+    SUBSCRIBE = "read"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Who publishes to the topics of a kind and who reads them."""
+
+    publish: Party
+    subscribe: Party
+    to_itself: bool = False
+    """A reader sees only what it sent itself."""
+
+    def party(self, action: Action) -> Party:
+        """Who may do this."""
+        return self.publish if action == Action.PUBLISH else self.subscribe
+
+
+POLICY: Mapping[Kind, Rule] = {
+    Kind.STATUS: Rule(Party.MEMBER, Party.COORDINATOR),
+    Kind.TELEMETRY: Rule(Party.MEMBER, Party.COORDINATOR),
+    Kind.ECHO: Rule(Party.MEMBER, Party.MEMBER, to_itself=True),
+    Kind.ASSIGNMENT: Rule(Party.COORDINATOR, Party.MEMBER),
+    Kind.RECEIPT: Rule(Party.MEMBER, Party.MEMBER),
+    Kind.BLOCKS: Rule(Party.MEMBER, Party.MEMBER),
+    Kind.UPDATE: Rule(Party.MEMBER, Party.MEMBER),
+    Kind.PULL: Rule(Party.MEMBER, Party.MEMBER),
+    Kind.ROUND_OPEN: Rule(Party.COORDINATOR, Party.MEMBER),
+    Kind.CONTRIBUTION: Rule(Party.MEMBER, Party.COORDINATOR),
+    Kind.DECRYPT: Rule(Party.COORDINATOR, Party.MEMBER),
+    Kind.SHARE: Rule(Party.MEMBER, Party.COORDINATOR),
+    Kind.KEYS: Rule(Party.MEMBER, Party.MEMBER),
+    Kind.MANIFEST: Rule(Party.COORDINATOR, Party.MEMBER),
+    Kind.GLOBAL_PART: Rule(Party.COORDINATOR, Party.MEMBER),
+}
+"""Every kind must be here. What names no receiver (an opened round, the global model) every member reads."""
+
+
+def granted(topics: Topics, party: Party, action: Action, me: str) -> list[str]:
+    """The patterns a party called `me` may publish or subscribe to; `me` may be a broker's own placeholder."""
+    return [_bound(topics, kind, action, me) for kind, rule in POLICY.items() if rule.party(action) is party]
+
+
+def granted_to(topics: Topics, name: str, action: Action) -> list[str]:
+    """All patterns the bearer of a name may publish or subscribe to."""
+    parties = Party.of(name)
+    return [pattern for party in Party if party in parties for pattern in granted(topics, party, action, name)]
+
+
+def may_publish(topics: Topics, name: str, topic: str) -> bool:
+    """Whether the bearer of a name may publish to a topic."""
+    parsed = _parsed(topics, topic)
+    if parsed is None or POLICY[parsed.kind].publish not in Party.of(name):
+        return False
+    return parsed.sender == name or "{sender}" not in parsed.kind.value
+
+
+def may_receive(topics: Topics, name: str, topic: str) -> bool:
+    """Whether a message on a topic may be handed to the bearer of a name."""
+    parsed = _parsed(topics, topic)
+    if parsed is None or (rule := POLICY[parsed.kind]).subscribe not in Party.of(name):
+        return False
+    return (parsed.sender if rule.to_itself else parsed.receiver) in (None, name)
+
+
+def may_subscribe(topics: Topics, name: str, pattern: str) -> bool:
+    """Whether the bearer of a name may subscribe to a pattern: all it matches must be granted."""
+    return any(_covers(grant, pattern) for grant in granted_to(topics, name, Action.SUBSCRIBE))
+
+
+def _parsed(topics: Topics, topic: str) -> Topic | None:
+    try:
+        return topics.parse(topic)
+    except TopicError:
+        return None
+
+
+def _bound(topics: Topics, kind: Kind, action: Action, me: str) -> str:
+    if action == Action.PUBLISH or POLICY[kind].to_itself:
+        return topics.pattern(kind, sender=me)
+    return topics.pattern(kind, receiver=me)
+
+
+def _covers(grant: str, pattern: str) -> bool:
+    """Whether every topic that `pattern` matches is matched by `grant`, whose only wildcard is `+`."""
+    granted_levels, levels = grant.split("/"), pattern.split("/")
+    return len(granted_levels) == len(levels) and all(
+        level != "#" and mine in ("+", level) for mine, level in zip(granted_levels, levels, strict=True)
+    )

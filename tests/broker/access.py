@@ -1,0 +1,109 @@
+"""Tries every topic of the tree as some party and tells what got through; the same for every broker."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from broker.policy import may_publish, may_receive
+from ofl_iot.errors import TopicError
+from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
+from ofl_iot.protocol.topics import Kind, Topic, Topics
+from ofl_iot.transport.mqtt import MqttLink, MqttSettings, TlsSettings
+
+FEDERATION = FederationId("access")
+TOPICS = Topics(FEDERATION)
+DEVICE, LEADER, OBSERVER = DeviceId("truck-1"), DeviceId("truck-2"), DeviceId("observer")
+"""A device, the leader of another cluster, and one who may do everything and watches."""
+PARTIES = (DEVICE, LEADER, COORDINATOR)
+
+
+def whole_tree(topics: Topics = TOPICS) -> list[str]:
+    """Every topic that any of the parties could write to any other, of every kind there is."""
+    found: dict[str, None] = {}
+    for kind, sender, receiver in itertools.product(Kind, PARTIES, PARTIES):
+        text = topics.build(Topic(kind, sender, receiver))
+        with contextlib.suppress(TopicError):
+            topics.parse(text)
+            found[text] = None
+    return list(found)
+
+
+def whole_pattern_tree() -> list[str]:
+    """Every pattern by which a party could ask for them: for itself, for another, for all."""
+    anyone = (*PARTIES, "+")
+    filled = (TOPICS.pattern(kind, sender, receiver) for kind in Kind for sender in anyone for receiver in anyone)
+    return [*dict.fromkeys(filled), f"ofl/v1/{FEDERATION}/#", "ofl/#", "#", "+/+/+/#"]
+
+
+def echo_of(name: str) -> str:
+    return TOPICS.build(Topic(Kind.ECHO, DeviceId(name)))
+
+
+@dataclass(frozen=True)
+class Door:
+    """How one party comes in."""
+
+    port: int
+    tls: TlsSettings | None = None
+
+    def settings(self, **changes: Any) -> MqttSettings:
+        waits = {"backoff_min_s": 0.02, "backoff_max_s": 0.2, "connect_timeout_s": 5.0}
+        return MqttSettings(**{"port": self.port, "tls": self.tls, **waits, **changes})
+
+
+@contextlib.asynccontextmanager
+async def present(
+    door: Door, name: str, recorder: Any, eventually: Any, patterns: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[MqttLink, Any]]:
+    """A party that is connected; its subscriptions may have been refused."""
+    link, heard = MqttLink(door.settings(), name), recorder()
+    for pattern in patterns:
+        link.subscribe(pattern, 1)
+    link.start(heard)
+    try:
+        await eventually(lambda: heard.ups)
+        yield link, heard
+    finally:
+        await link.stop()
+
+
+async def published_by(name: str, doors: dict[str, Door], recorder: Any, eventually: Any) -> set[str]:
+    """What an observer sees of all that a party tries to publish; its echo, which is allowed, comes last."""
+    async with (
+        present(doors[OBSERVER], OBSERVER, recorder, eventually, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+        present(doors[name], name, recorder, eventually) as (link, _),
+    ):
+        await eventually(lambda: watcher.granted)
+        for topic in whole_tree():
+            if topic != echo_of(name):
+                assert link.publish(topic, b"x", qos=0)
+        assert link.publish(echo_of(name), b"x", qos=0)
+        await eventually(lambda: any(delivery.topic == echo_of(name) for delivery in seen.deliveries))
+        return {delivery.topic for delivery in seen.deliveries}
+
+
+async def received_by(name: str, doors: dict[str, Door], recorder: Any, eventually: Any) -> set[str]:
+    """What reaches a party that asked for everything, while an observer publishes it; the party's echo comes last."""
+    async with (
+        present(doors[name], name, recorder, eventually, tuple(whole_pattern_tree())) as (link, heard),
+        present(doors[OBSERVER], OBSERVER, recorder, eventually) as (watcher, _),
+    ):
+        await eventually(lambda: echo_of(name) in link.granted and not link._requests)
+        for topic in whole_tree():
+            if topic != echo_of(name):
+                assert watcher.publish(topic, b"x", qos=1)
+        assert watcher.publish(echo_of(name), b"x", qos=1)
+        await eventually(lambda: any(delivery.topic == echo_of(name) for delivery in heard.deliveries))
+        return {delivery.topic for delivery in heard.deliveries}
+
+
+def may_be_published_by(name: str) -> set[str]:
+    return {topic for topic in whole_tree() if may_publish(TOPICS, name, topic)}
+
+
+def may_be_received_by(name: str) -> set[str]:
+    return {topic for topic in whole_tree() if may_receive(TOPICS, name, topic)}

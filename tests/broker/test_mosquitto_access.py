@@ -1,0 +1,249 @@
+"""The generated mosquitto profile at work: mutual TLS 1.3, and every topic tried by everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.cli import main
+from broker.mosquitto import ACL, CONFIG
+from ofl_iot.ids import COORDINATOR
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.transport.mqtt import MqttLink, TlsSettings, Will
+from tests.broker.access import (
+    DEVICE,
+    FEDERATION,
+    LEADER,
+    OBSERVER,
+    PARTIES,
+    TOPICS,
+    Door,
+    echo_of,
+    may_be_published_by,
+    may_be_received_by,
+    present,
+    published_by,
+    received_by,
+    whole_pattern_tree,
+    whole_tree,
+)
+from tests.certificates import Authority
+from tests.conftest import MOSQUITTO, _free_port, _until_listening
+
+pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+
+OBSERVERS_RIGHTS = f"\nuser {OBSERVER}\ntopic readwrite ofl/#\n"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A broker's folder, the certificates around it, and how each party comes in."""
+
+    authority: Authority
+    folder: Path
+    port: int
+
+    @property
+    def doors(self) -> dict[str, Door]:
+        return {name: self.door(name) for name in (*PARTIES, OBSERVER)}
+
+    def door(self, file: str) -> Door:
+        at = self.authority.path
+        return Door(self.port, TlsSettings(ca=at("ca.pem"), cert=at(f"{file}.pem"), key=at(f"{file}.key")))
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        assert MOSQUITTO is not None
+        with (self.folder / "log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(MOSQUITTO, "-c", self.folder / CONFIG, stderr=log)
+        try:
+            await _until_listening(self.port)
+            yield
+        finally:
+            process.terminate()
+            assert await process.wait() == 0, (self.folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A profile as `ofl broker profile mosquitto` writes it, with an observer beside the policy."""
+    folder = tmp_path_factory.mktemp("mosquitto")
+    authority = Authority(folder / "pki")
+    for name in (*PARTIES, OBSERVER, "broker", "revoked"):
+        authority.issue(name)
+    authority.issue("late", valid=False)
+    authority.issue("#", file="wild")
+    authority.issue("+", file="plus")
+    port = _free_port()
+    files = [f"--{name}={authority.path(file)}" for name, file in (("ca", "ca.pem"), ("cert", "broker.pem"))]
+    files += [f"--key={authority.path('broker.key')}", f"--crl={authority.revoke('revoked')}"]
+    where = [f"--out={folder / 'broker'}", "--host=127.0.0.1", f"--port={port}", f"--set=federation.id={FEDERATION}"]
+    me = ["--user=root"] if os.geteuid() == 0 else []
+    assert main(["broker", "profile", "mosquitto", *where, *files, *me]) == 0
+    with (folder / "broker" / ACL).open("a") as acl:
+        acl.write(OBSERVERS_RIGHTS)
+    return Site(authority, folder / "broker", port)
+
+
+@pytest.fixture
+def hands(recorder: Any, eventually: Any) -> tuple[Any, Any]:
+    return recorder, eventually
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_everything_a_party_may_publish_gets_through_and_nothing_else(name: str, site: Site, hands: Any) -> None:
+    async def story() -> None:
+        async with site.open():
+            assert await published_by(name, site.doors, *hands) == may_be_published_by(name)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_everything_a_party_may_read_reaches_it_and_nothing_else(name: str, site: Site, hands: Any) -> None:
+    async def story() -> None:
+        async with site.open():
+            assert await received_by(name, site.doors, *hands) == may_be_received_by(name)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("outsider", ["revoked", "late", "stranger", "without certificate", "old protocol"])
+def test_an_outsider_is_not_let_in(
+    outsider: str, site: Site, hands: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, eventually = hands
+    door = site.door(DEVICE if outsider == "old protocol" else outsider)
+    assert door.tls is not None
+    if outsider == "without certificate":
+        door = Door(site.port, TlsSettings(ca=door.tls.ca))
+    elif outsider == "stranger":
+        mine = Authority(site.folder / "foreign").issue(DEVICE)
+        door = Door(site.port, TlsSettings(ca=door.tls.ca, cert=mine.cert, key=mine.key))
+    elif outsider == "old protocol":
+        context = door.tls.context()
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        monkeypatch.setattr(TlsSettings, "context", lambda _: context)
+
+    async def story() -> None:
+        async with site.open():
+            link, heard = MqttLink(door.settings(), DEVICE), recorder()
+            link.start(heard)
+            await eventually(lambda: caplog.text.count("no link to the broker") >= 3)
+            assert heard.events == []
+            await link.stop()
+
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        asyncio.run(story())
+
+
+@pytest.mark.parametrize("file", ["wild", "plus"])
+def test_a_name_that_is_a_wildcard_opens_nothing(file: str, site: Site, hands: Any) -> None:
+    """The CA signs no such name; the broker would not fall for it either."""
+    recorder, eventually = hands
+
+    async def story() -> None:
+        link, heard = MqttLink(site.door(file).settings(), "anyone"), recorder()
+        for pattern in whole_pattern_tree():
+            link.subscribe(pattern, 1)
+        async with (
+            site.open(),
+            present(site.doors[OBSERVER], OBSERVER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+        ):
+            await eventually(lambda: watcher.granted)
+            link.start(heard)
+            await eventually(lambda: heard.events)
+            for topic in whole_tree():
+                link.publish(topic, b"mine", qos=1)
+                assert watcher.publish(topic, b"theirs", qos=1)
+            await eventually(lambda: len({delivery.topic for delivery in seen.deliveries}) == len(whole_tree()))
+            await link.stop()
+            assert set(seen.payloads) == {b"theirs"}
+            assert not heard.deliveries
+
+    asyncio.run(story())
+
+
+def test_a_certificate_counts_whatever_name_its_bearer_gives(site: Site, hands: Any) -> None:
+    """A device that calls itself the other leader is itself, and takes nobody's session."""
+    _, eventually = hands
+
+    async def story() -> None:
+        async with (
+            site.open(),
+            present(site.doors[OBSERVER], OBSERVER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+            present(site.doors[LEADER], LEADER, *hands) as (leader, told),
+            present(site.doors[DEVICE], LEADER, *hands) as (impostor, _),
+        ):
+            await eventually(lambda: watcher.granted)
+            assert impostor.publish(echo_of(LEADER), b"stolen", qos=1)
+            assert impostor.publish(echo_of(DEVICE), b"mine", qos=1)
+            await eventually(lambda: b"mine" in seen.payloads)
+            assert leader.publish(echo_of(LEADER), b"still here", qos=1)
+            await eventually(lambda: b"still here" in seen.payloads)
+            assert b"stolen" not in seen.payloads
+            assert not told.downs
+
+    asyncio.run(story())
+
+
+def test_a_last_will_is_no_way_around_the_rules(site: Site, hands: Any, tcp_proxy: Any) -> None:
+    recorder, eventually = hands
+
+    async def story() -> None:
+        async with (
+            site.open(),
+            tcp_proxy(site.port) as proxy,
+            present(site.doors[OBSERVER], OBSERVER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+        ):
+            await eventually(lambda: watcher.granted)
+            status = {name: TOPICS.build(Topic(Kind.STATUS, name)) for name in (DEVICE, LEADER)}
+            for victim in (LEADER, DEVICE):  # the forbidden one first, the allowed one as the end of the wait
+                settings = Door(proxy.port, site.doors[DEVICE].tls).settings()
+                link, heard = MqttLink(settings, DEVICE, Will(status[victim], b"gone")), recorder()
+                link.start(heard)
+                await eventually(lambda heard=heard: heard.ups)
+                proxy.reset()
+                await eventually(lambda heard=heard: len(heard.ups) == 2)
+                await link.stop()
+            await eventually(lambda: any(each.topic == status[DEVICE] for each in seen.deliveries))
+            assert {each.topic for each in seen.deliveries} == {status[DEVICE]}
+
+    asyncio.run(story())
+
+
+def test_sessions_and_retained_messages_survive_a_restart_of_the_broker(site: Site, hands: Any) -> None:
+    _, eventually = hands
+    assignment = TOPICS.build(Topic(Kind.ASSIGNMENT, COORDINATOR, DEVICE))
+    receipt = TOPICS.build(Topic(Kind.RECEIPT, COORDINATOR, DEVICE))
+
+    async def story() -> None:
+        async with site.open():
+            async with present(site.doors[DEVICE], DEVICE, *hands, (receipt,)) as (device, _):
+                await eventually(lambda: device.granted)
+            async with present(site.doors[COORDINATOR], COORDINATOR, *hands) as (coordinator, _):
+                assert coordinator.publish(assignment, b"lead", qos=1, retain=True)
+                assert coordinator.publish(receipt, b"while you were away", qos=1)
+        async with site.open(), present(site.doors[DEVICE], DEVICE, *hands) as (device, heard):
+            assert heard.ups[0].session_present
+            device.subscribe(assignment, 1)
+            await eventually(lambda: heard.payloads == [b"while you were away", b"lead"])
+
+    asyncio.run(story())
+
+
+@pytest.fixture(autouse=True)
+def no_traces(site: Site) -> Iterator[None]:
+    """Sessions of one story are no part of the next."""
+    yield
+    for file in (site.folder / "data").iterdir():
+        file.unlink()

@@ -1,0 +1,72 @@
+"""`ofl broker profile`: what it writes, what it says, what it refuses."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from agents.cli import main
+from broker.mosquitto import ACL, CONFIG, DATA
+
+
+def profile(folder: Path, *more: str) -> int:
+    return main(["broker", "profile", "mosquitto", "--out", str(folder / "site"), *more])
+
+
+def test_it_writes_a_configuration_and_says_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile(tmp_path, "--set", "federation.id=north", "--port", "9000", "--crl", "revoked.pem") == 0
+    said = capsys.readouterr().out
+    folder = tmp_path / "site"
+    config, acl = (folder / CONFIG).read_text(), (folder / ACL).read_text()
+    assert (folder / DATA).is_dir()
+    assert stat.S_IMODE((folder / CONFIG).stat().st_mode) == 0o640
+    assert "listener 9000 0.0.0.0" in config
+    assert f"acl_file {folder / ACL}" in config
+    assert f"crlfile {Path('revoked.pem').absolute()}" in config
+    assert "ofl/v1/north/device/%u/status" in acl
+    for file in ("ca.pem", "broker.pem", "broker.key"):
+        assert f"put {folder / file} there" in said
+    assert f"mosquitto -c {folder / CONFIG}" in said
+    assert "mqtt.port = 9000" in said
+
+
+def test_the_packets_it_lets_through_are_those_the_parties_send(tmp_path: Path) -> None:
+    assert profile(tmp_path, "--set", "mqtt.max_packet_bytes=123456") == 0
+    assert "max_packet_size 123456\n" in (tmp_path / "site" / CONFIG).read_text()
+
+
+def test_it_overwrites_only_when_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile(tmp_path) == 0
+    (tmp_path / "site" / ACL).write_text("# mine\n")
+    assert profile(tmp_path) == 2
+    assert "overwrite with --force" in capsys.readouterr().err
+    assert (tmp_path / "site" / ACL).read_text() == "# mine\n"
+    assert profile(tmp_path, "--force") == 0
+    assert (tmp_path / "site" / ACL).read_text() != "# mine\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--port", "70000"], "port 70000 does not exist"),
+        (["--host", "a b"], "give an address or name"),
+        (["--user", "root\nallow_anonymous true"], "give the name of a system user"),
+        (["--cert", "a b.pem"], "characters a broker's configuration cannot hold"),
+        (["--max-connections", "0"], "choose at least 1, or -1 for no limit"),
+        (["--max-queued-bytes", "0"], "max_queued_bytes = 0: choose at least 1"),
+        (["--set", "federation.id=North Sea"], "lower-case letters"),
+    ],
+)
+def test_what_cannot_stand_in_a_configuration_is_refused(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert profile(tmp_path, *arguments) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "profile", "mosquitto", "--out", "/dev/null/site"]) == 2
+    assert "cannot write to /dev/null/site" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.machine import Machine
 from ofl_iot.runtime.live import Equipment, LiveParty
+from ofl_iot.runtime.notify import Service
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
@@ -76,22 +77,31 @@ async def _run(process: PartyProcess) -> None:
     wire = Wire(federation_id(process.settings.federation.id))
     echo = wire.topics.build(Topic(Kind.ECHO, process.name))
     will = Will(*process.will) if process.will else None
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="ofl-job") as executor:
+    service = Service.of(os.environ)
+    with (
+        ThreadPoolExecutor(max_workers=2, thread_name_prefix="ofl-job") as executor,
+        ThreadPoolExecutor(max_workers=1, thread_name_prefix="ofl-store") as store_executor,
+    ):
         equipment = Equipment(
             link=MqttLink(process.settings.mqtt, process.name, will, echo_topic=echo),
             store=SqliteStore(process.state / f"{process.name}.sqlite"),
             toolbox=process.toolbox,
             wire=wire,
             executor=executor,
+            store_executor=store_executor,
             meter=process.meter,
             pace=process.pace,
+            job_limit_s=process.settings.service.job_limit_s,
         )
         party = LiveParty(process.name, process.make, equipment)
         running = asyncio.create_task(party.run(), name=process.name)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, party.stop)
-        while not running.done() and not process.finished(party.machine):
+        reporting = asyncio.create_task(service.attend(party), name="service")
+        while not running.done() and not party.stopping and not process.finished(party.machine):
             await asyncio.wait({running}, timeout=0.5)
+        reporting.cancel()
+        service.stopping()
         party.stop()
         await running

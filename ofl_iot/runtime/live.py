@@ -4,20 +4,23 @@ One task per party takes events in order; what takes long runs in an executor an
 acknowledged to the broker only when every command it caused was carried out.
 
 A failing store looks like a crash: the machine is thrown away and what it had under way is void. Messages wait,
-unacknowledged, until the store takes writes again and a new machine has started from what is stored.
+unacknowledged, until the store takes writes again and a new machine has started from what is stored. A message whose
+handling raises looks the same, once; the second time it is put into quarantine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ofl_iot.errors import StoreError, TransportError
+from ofl_iot.errors import ConfigError, StoreError, TransportError
 from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
@@ -45,6 +48,8 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.machine import Machine
 from ofl_iot.roles.storage import Delete, Put, Stored
+from ofl_iot.runtime.notify import Health
+from ofl_iot.runtime.quarantine import Quarantine, culprit
 from ofl_iot.runtime.store import Store
 from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.toolbox import Pace, Toolbox
@@ -56,6 +61,8 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 STORE_RETRY_S = 10.0
+JOB_LIMIT_S = 3600.0
+"""A job that takes longer hangs."""
 MAX_WAITING = 10_000
 """Events that wait for a party; messages beyond them stay with the broker, unacknowledged."""
 _PROBE_BYTES = 64 * 1024
@@ -72,18 +79,30 @@ class Equipment:
     toolbox: Toolbox
     wire: Wire
     executor: Executor
+    """Runs jobs,"""
+    store_executor: Executor | None = None
+    """and this one the store, so that no write waits for a training; None: the same one."""
     meter: TelemetrySource | None = None
     pace: Pace | None = None
     """Slows jobs down to the speed of a simulated device."""
     listener: Callable[[str, Tell, float], None] | None = None
     store_retry_s: float = STORE_RETRY_S
+    job_limit_s: float = JOB_LIMIT_S
+
+
+class _Outcome(enum.Enum):
+    """How a step ended."""
+
+    DONE = enum.auto()
+    STORE_FAILED = enum.auto()
+    RAISED = enum.auto()
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """An event in the queue."""
+    """An event in the queue; None is a pulse."""
 
-    event: Event
+    event: Event | None
     still_meant: Callable[[], bool] = lambda: True
     """False when what it comes from was replaced or thrown away while it waited."""
     done: Callable[[], None] = lambda: None
@@ -100,7 +119,8 @@ class LiveParty:
         self.machine = make_machine()
         self._events: asyncio.Queue[_Waiting | None] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs: dict[asyncio.Task[None], float] = {}
+        """What is being computed or measured, and since when."""
         self._life = 0
         """Counts the machines; what an earlier one had under way is void."""
         self._linked = False
@@ -108,13 +128,18 @@ class LiveParty:
         self._stopping = asyncio.Event()
         self._store_outage = Outage()
         self._overload = Outage()
+        self._quarantine = Quarantine()
+        self._pulses: list[asyncio.Future[None]] = []
+        self._last_told = "started"
         self.store_failures = 0
+        self.quarantined: Counter[str] = Counter()
+        """Messages that were dropped because handling them raised, by sender."""
 
     async def run(self) -> None:
         """Start from what is stored, go on until `stop`, then leave in good order."""
         try:
-            stored = await self._in_executor(self._with.store.load)
-            if not await self._step(Started(stored)) and not await self._begin_again():
+            stored = await self._in_store(self._with.store.load)
+            if await self._step(Started(stored)) is not _Outcome.DONE and not await self._begin_again():
                 return
             self._with.link.start(self._from_link)
             while (waiting := await self._events.get()) is not None:
@@ -130,10 +155,15 @@ class LiveParty:
             self._put(_Waiting(Stopping()))
             self._events.put_nowait(None)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping.is_set()
+
     async def _leave(self) -> None:
         """Staged: no new work, then the link's goodbye, then the store."""
         self._void_what_is_under_way()
-        for job in self._jobs:
+        for job in list(self._jobs):
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await self._with.link.stop()
@@ -160,26 +190,90 @@ class LiveParty:
     async def _take(self, waiting: _Waiting) -> bool:
         """Handle one event, a message again and again until the store holds; False: end here."""
         event = waiting.event
+        if event is None:
+            await self._pulse_passes()
+            return True
         if isinstance(event, LinkUp | LinkDown):
             self._linked = isinstance(event, LinkUp)
-        while not await self._step(event):
-            if not await self._begin_again():
+        while not self._is_quarantined(event) and (outcome := await self._step(event)) is not _Outcome.DONE:
+            pause_s = self._with.store_retry_s if outcome is _Outcome.STORE_FAILED else 0.0
+            if not await self._begin_again(pause_s):
                 return False
             if not isinstance(event, Arrived) or self._stopping.is_set():
                 return True
         waiting.done()
         return True
 
-    async def _step(self, event: Event) -> bool:
-        """Let the machine decide and carry its commands out; False when the store failed."""
-        now = time.monotonic()
+    async def _step(self, event: Event) -> _Outcome:
+        """Let the machine decide and carry its commands out; what raises without a message is a fault of ours."""
         try:
-            for command in self.machine.handle(event, now):
+            for command in self.machine.handle(event, time.monotonic()):
                 await self._carry_out(command)
         except StoreError as error:
             self._report_store(error)
+            return _Outcome.STORE_FAILED
+        except ConfigError:
+            raise  # the machine must not go on, as when another coordinator has the greater claim
+        except Exception as error:
+            if not isinstance(event, Arrived):
+                raise
+            self._quarantine.strike(event)
+            sender, kind = event.topic.sender, event.topic.kind.name
+            # Neither its text nor a traceback: both may quote what was being handled.
+            log.error("handling a message raised party=%s sender=%s kind=%s error=%s",  # noqa: TRY400
+                      self.name, sender, kind, culprit(error))  # fmt: skip
+            return _Outcome.RAISED
+        return _Outcome.DONE
+
+    def _is_quarantined(self, event: Event) -> bool:
+        """Whether a message is dropped unhandled, and acknowledged, because handling it raised twice."""
+        if not isinstance(event, Arrived) or not self._quarantine.holds(event):
             return False
+        sender, kind = event.topic.sender, event.topic.kind.name
+        self.quarantined[sender] += 1
+        log.error("message in quarantine party=%s sender=%s kind=%s", self.name, sender, kind)
         return True
+
+    # --- progress
+
+    async def pulse(self) -> Health:
+        """Pass through the queue behind all that waits, and through the store; then say how the party fares."""
+        passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._pulses:
+            self._put(_Waiting(None))
+        self._pulses.append(passed)
+        await passed
+        link = self._with.link
+        return Health(link.tried, self._overdue(time.monotonic()), self._status())
+
+    async def _pulse_passes(self) -> None:
+        """The queue moved up to here; that the store answers counts, whatever it says."""
+        try:
+            await self._in_store(self._with.store.ping)
+        except StoreError as error:
+            self._report_store(error)
+        self._beat()
+
+    def _beat(self) -> None:
+        for passed in self._pulses:
+            if not passed.done():
+                passed.set_result(None)
+        self._pulses.clear()
+
+    def _overdue(self, now: float) -> str:
+        """What has been under way beyond its bound."""
+        if not self._with.link.alive:
+            return "the link died"
+        limit_s = self._with.job_limit_s
+        late = [task.get_name() for task, began in self._jobs.items() if now - began > limit_s]
+        return f"{late[0]} takes longer than {limit_s:g} s" if late else ""
+
+    def _status(self) -> str:
+        """One line for people."""
+        linked = "linked" if self._linked else "no link"
+        waiting, jobs = self._events.qsize(), len(self._jobs)
+        store = ", store failed" if self._store_outage.lasted_s(time.monotonic()) else ""
+        return f"{linked}{store}, {jobs} jobs, {waiting} events waiting, last: {self._last_told}"
 
     # --- a failing store
 
@@ -188,21 +282,29 @@ class LiveParty:
         if self._store_outage.should_complain(time.monotonic()):
             log.error("store failed, nothing is released until it works party=%s reason=%s", self.name, error)
 
-    async def _begin_again(self) -> bool:
+    async def _begin_again(self, pause_s: float | None = None) -> bool:
         """Start a new machine from what is stored once the store takes writes; False: stopped, and it never did."""
         self._void_what_is_under_way()
         while True:
             self.machine = self._make_machine()
-            await self._pause(self._with.store_retry_s)
+            await self._pause(self._with.store_retry_s if pause_s is None else pause_s)
             stored = await self._load_if_writable()
-            if stored is not None and await self._step(Started(stored)):
-                if not self._linked or await self._step(LinkUp()):
-                    log.warning("store works again party=%s", self.name)
-                    self._store_outage.over()
-                    return True
-                self._void_what_is_under_way()
+            self._beat()  # the store answers: a party that waits for room is not stuck
+            if stored is not None and await self._restart(stored):
+                log.warning("begun again from what is stored party=%s", self.name)
+                self._store_outage.over()
+                return True
+            pause_s = None
             if self._stopping.is_set():
                 return False
+
+    async def _restart(self, stored: Stored) -> bool:
+        """Tell the new machine what is stored and how the link is."""
+        for event in (Started(stored), LinkUp()) if self._linked else (Started(stored),):
+            if await self._step(event) is not _Outcome.DONE:
+                self._void_what_is_under_way()
+                return False
+        return True
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not when it is time to stop."""
@@ -216,9 +318,9 @@ class LiveParty:
         store = self._with.store
         try:
             if not self._stopping.is_set():
-                await self._in_executor(lambda: store.apply((Put("runtime", "probe", bytes(_PROBE_BYTES)),)))
-                await self._in_executor(lambda: store.apply((Delete("runtime", "probe"),)))
-            return await self._in_executor(store.load)
+                await self._in_store(lambda: store.apply((Put("runtime", "probe", bytes(_PROBE_BYTES)),)))
+                await self._in_store(lambda: store.apply((Delete("runtime", "probe"),)))
+            return await self._in_store(store.load)
         except StoreError as error:
             self._report_store(error)
             return None
@@ -235,7 +337,7 @@ class LiveParty:
         if isinstance(command, Publish):
             self._publish(command)
         elif isinstance(command, Persist):
-            await self._in_executor(lambda: self._with.store.apply(command.ops))
+            await self._in_store(lambda: self._with.store.apply(command.ops))
         elif isinstance(command, SetTimer):
             self._set_timer(command)
         elif isinstance(command, CancelTimer):
@@ -276,8 +378,8 @@ class LiveParty:
 
     def _spawn(self, work: Coroutine[object, object, None], what: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"{self.name} {what}")
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
+        self._jobs[task] = time.monotonic()
+        task.add_done_callback(self._jobs.pop)
 
     async def _compute(self, job: Job, life: int) -> None:
         began = time.monotonic()
@@ -305,7 +407,13 @@ class LiveParty:
     async def _in_executor(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._with.executor, work)
 
+    async def _in_store(self, work: Callable[[], _T]) -> _T:
+        executor = self._with.store_executor or self._with.executor
+        return await asyncio.get_running_loop().run_in_executor(executor, work)
+
     def _tell(self, told: Tell) -> None:
+        if told.level != "debug":
+            self._last_told = told.what
         level = _LEVELS[told.level]
         if log.isEnabledFor(level):
             fields = " ".join(f"{key}={value}" for key, value in told.fields.items())

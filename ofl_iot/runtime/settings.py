@@ -48,6 +48,19 @@ class SimulationSettings(msgspec.Struct, frozen=True):
     """Seconds a training step takes on the fastest device type (D); slower types take longer in proportion."""
 
 
+class ServiceSettings(msgspec.Struct, frozen=True):
+    """A party as a service of its machine; `ofl install` writes the limits into the unit."""
+
+    watchdog_s: Positive = 180.0
+    """Without progress for so long it is started again."""
+    job_limit_s: Positive = 3600.0
+    """A training or another job that takes longer hangs."""
+    cpu_percent: Number = 0
+    """Of one core, so 200 is two cores; 0 = no limit."""
+    memory_mib: Number = 0
+    """0 = no limit."""
+
+
 class Settings(msgspec.Struct, frozen=True):
     """Everything an operator may set."""
 
@@ -63,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True):
     round: RoundRules = RoundRules()
     protection: ProtectionRules = ProtectionRules()
     fleet: FleetRules = FleetRules()
+    service: ServiceSettings = ServiceSettings()
     simulation: SimulationSettings = SimulationSettings()
 
     def device_rules(self) -> DeviceRules:

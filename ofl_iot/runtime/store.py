@@ -45,6 +45,10 @@ class Store(Protocol):
         """Return a snapshot of everything stored."""
         ...
 
+    def ping(self) -> None:
+        """Return when the store answers; cheap."""
+        ...
+
     def close(self) -> None:
         """Release the store; closing twice is harmless."""
         ...
@@ -115,6 +119,14 @@ class SqliteStore:
                 raise _damaged(self.path, str(error)) from error
             return stored
 
+    def ping(self) -> None:
+        """Read one row's key."""
+        with self._lock:
+            try:
+                self._open_connection().execute("SELECT key FROM item LIMIT 1").fetchone()
+            except sqlite3.Error as error:
+                raise _damaged(self.path, str(error)) from error
+
     def close(self) -> None:
         """Fold the log into the file and let other processes open it."""
         with self._lock:
@@ -166,6 +178,9 @@ class MemoryStore:
             for name, table in sorted(self._tables.items())
             if table
         }
+
+    def ping(self) -> None:
+        """Memory always answers."""
 
     def close(self) -> None:
         """Do nothing: what is in memory stays for the restart."""

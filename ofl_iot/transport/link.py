@@ -76,6 +76,16 @@ class Link(Protocol):
         ...
 
     @property
+    def tried(self) -> bool:
+        """Whether a first attempt to connect came to an end, well or not."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether it connects, or will: false when it can never do so again although nobody stopped it."""
+        ...
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes written to the network since the start, protocol overhead included."""
         ...

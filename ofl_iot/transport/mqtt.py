@@ -73,6 +73,7 @@ class MqttLink:
         self._closed_bytes_sent = 0
         self._closed_bytes_received = 0
         self.connected = False
+        self.tried = False
         self.publishes = 0
         self.deliveries = 0
         self.dropped = 0
@@ -140,6 +141,11 @@ class MqttLink:
         return True
 
     @property
+    def alive(self) -> bool:
+        """Whether the supervisor that connects again and again still runs, or is yet to be started."""
+        return self._supervisor is None or not self._supervisor.done()
+
+    @property
     def granted(self) -> frozenset[str]:
         """Patterns the broker confirmed."""
         return self._subscriptions.granted
@@ -170,6 +176,7 @@ class MqttLink:
                 asyncio.get_running_loop().call_soon(self._dispatch)
                 if self._clock() - began >= STEADY_S:
                     self._backoff.reset()
+            self.tried = True
             self._complain(address, reason)
             turn += 1
             if was_connected or turn % len(addresses) == 0:
@@ -350,7 +357,7 @@ class MqttLink:
         if self._connection is None:
             return
         client = self._connection.client
-        self.connected = True
+        self.connected = self.tried = True
         self.connections += 1
         self._outage.over()
         self._echo = Echo(self._settings.echo_interval_s, self._settings.echo_timeout_s, self._clock())

@@ -60,6 +60,8 @@ class FakeLink:
     """Implements `Link`; nothing happens unless the test says so."""
 
     connected: bool = False
+    tried: bool = False
+    alive: bool = True
     published: list[tuple[str, bytes]] = field(default_factory=list)
     journal: list[str] = field(default_factory=list)
     patterns: set[str] = field(default_factory=set)
@@ -89,7 +91,7 @@ class FakeLink:
         return self.connected
 
     def up(self) -> None:
-        self.connected = True
+        self.connected = self.tried = True
         self.tell(LinkUp(session_present=False))
 
     def down(self) -> None:

@@ -1,0 +1,119 @@
+"""Tells the service manager how a process fares: systemd's notification protocol, a datagram of KEY=VALUE lines.
+
+The watchdog is fed by progress, not by a clock. A pulse goes through the party's own queue, behind every event that
+waits, and through its store; only when it comes out and nothing under way is overdue does `WATCHDOG=1` leave. A
+machine stuck in `handle`, a queue that does not move, a store that hangs, a job beyond its bound or a dead link
+withhold it, and the manager restarts the process. An idle party passes pulses; so does one whose broker is away or
+whose disk is full, because a restart would not help those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ofl_iot.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+PULSES_A_PERIOD = 3
+"""Pulses within one watchdog period: one may come late without harm."""
+UNWATCHED_S = 30.0
+"""Between two status lines where no watchdog is set."""
+_SETTLING_S = 0.1
+"""Between two looks at whether the party is ready."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a pulse found out."""
+
+    ready: bool
+    """The machine runs and the link was tried at least once, in vain or not."""
+    overdue: str = ""
+    """What has been under way for too long; empty when nothing is."""
+    status: str = ""
+    """One line for people."""
+
+
+class Patient(Protocol):
+    """Whoever has a pulse."""
+
+    async def pulse(self) -> Health:
+        """Come back once everything that waited before was handled."""
+        ...
+
+
+class Notifier:
+    """One end of the manager's socket; without one every call does nothing."""
+
+    def __init__(self, address: str | None) -> None:
+        if address is not None and address[:1] not in ("/", "@"):
+            raise ConfigError(f"NOTIFY_SOCKET={address!r}: only unix sockets are known, '/path' or '@name'")
+        self._address = None if address is None else "\0" + address[1:] if address[0] == "@" else address
+
+    @property
+    def listening(self) -> bool:
+        """Whether there is anyone to tell."""
+        return self._address is not None
+
+    def tell(self, *lines: str) -> None:
+        """Send lines in one datagram; a manager that does not take it is not waited for."""
+        if self._address is None:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)  # noqa: FBT003  # the form of the socket module
+                sender.sendto("\n".join(lines).encode(), self._address)
+        except OSError as error:
+            log.warning("the service manager was not told reason=%s", error.strerror)
+
+
+@dataclass(frozen=True)
+class Service:
+    """The manager's side of this process: whom to tell, and how often it wants to hear."""
+
+    notifier: Notifier
+    watchdog_s: float | None = None
+    """Silence after which the manager restarts the process; None: it does not watch."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Service:
+        """From NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, which the manager sets."""
+        microseconds = environment.get("WATCHDOG_USEC", "")
+        meant = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        watched = meant and microseconds.isdecimal() and int(microseconds) > 0
+        return cls(Notifier(environment.get("NOTIFY_SOCKET")), int(microseconds) / 1e6 if watched else None)
+
+    async def attend(self, patient: Patient) -> None:
+        """Report a party until cancelled: READY=1 once, then a status line and, if it made progress, WATCHDOG=1."""
+        if not self.notifier.listening:
+            return
+        interval_s = self.watchdog_s / PULSES_A_PERIOD if self.watchdog_s else UNWATCHED_S
+        ready, ailing = False, ""
+        while True:
+            health = await patient.pulse()
+            lines = [f"STATUS={_on_one_line(health.status)}"]
+            if health.ready and not ready:
+                ready = True
+                lines.append("READY=1")
+            if not health.overdue:
+                lines.append("WATCHDOG=1")
+            elif health.overdue != ailing:
+                log.error("no progress, the watchdog is not fed any more reason=%s", health.overdue)
+            ailing = health.overdue
+            self.notifier.tell(*lines)
+            await asyncio.sleep(interval_s if ready else min(interval_s, _SETTLING_S))
+
+    def stopping(self) -> None:
+        """The process begins its goodbye."""
+        self.notifier.tell("STOPPING=1", "STATUS=stopping")
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())

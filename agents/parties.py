@@ -21,6 +21,7 @@ from ofl_iot.roles.fence import Fence
 from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
 from ofl_iot.roles.merging import WeightedMerging
+from ofl_iot.runtime.accounting import open_ledger, open_ledger_apart
 from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.runtime.leader_crypto import LeaderCrypto
 from ofl_iot.runtime.settings import Settings
@@ -50,10 +51,12 @@ class Parties:
     """Makes the parties of one federation.
 
     With `seed` their cryptography repeats itself too: for simulations in virtual time, which must, and nothing else.
+    With `light` a device keeps the privacy accountant out of its process: for one that stays for long.
     """
 
-    def __init__(self, settings: Settings, seed: int | None = None) -> None:
+    def __init__(self, settings: Settings, seed: int | None = None, *, light: bool = False) -> None:
         self.settings = settings
+        self._open_ledger = open_ledger_apart if light else open_ledger
         self._seed = seed
         self.federation: FederationId = federation_id(settings.federation.id)
 
@@ -81,7 +84,8 @@ class Parties:
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
 
         crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name))
-        toolbox = DeviceToolbox(workload, settings.device_rules(), crypto, rng, settings.upload.density)
+        rules, density = settings.device_rules(), settings.upload.density
+        toolbox = DeviceToolbox(workload, rules, crypto, rng, density, open_ledger=self._open_ledger)
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
 

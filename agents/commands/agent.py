@@ -31,7 +31,9 @@ def run(options: argparse.Namespace) -> int:
     part, parts = _part(options.part)
     simulation = settings.simulation
     workloads, _ = digits_federation(parts, simulation.seed, model=settings.federation.model, alpha=simulation.alpha)
-    plan = Parties(settings).agent(device_id(options.id), workloads[part - 1], options.pace_as or "", noise_generator())
+    plan = Parties(settings, light=True).agent(
+        device_id(options.id), workloads[part - 1], options.pace_as or "", noise_generator()
+    )
     pace = TypePace(simulation.step_s / DEVICE_TYPES[options.pace_as].relative_speed) if options.pace_as else None
     program.run_party(
         program.PartyProcess(

@@ -236,6 +236,7 @@ class DeviceMachine:
             yield tell("resources limit the exchange", binding=plan.binding, gamma_up=up, gamma_down=down)
         if self._linked and self._resources.worth_sending(report, now):
             yield Publish(Topic(Kind.TELEMETRY, self.profile.device), report, qos=0)
+        yield from self._train()  # it may have cooled down
 
     def _payable(self) -> float:
         """Steps already paid for may leave even when the budget is spent."""
@@ -316,8 +317,8 @@ class DeviceMachine:
         self._step_s = max(1e-9, event.seconds / max(1, event.steps))
         yield Persist((self._snapshot(),))
         yield tell("trained", "debug", loss=event.loss, steps=event.steps, seconds=event.seconds)
-        if self._training.pause_s:
-            yield from self._rest(self._training.pause_s, now)
+        if rest_s := self._training.pause_s + self._resources.throttle.rest_s(event.seconds):
+            yield from self._rest(rest_s, now)
         if self.outbox.full:
             yield tell("outbox full", "warning", max_bytes=self._upload.max_outbox_bytes)
         yield from self._offer()
@@ -412,7 +413,7 @@ class DeviceMachine:
     def _train(self) -> Iterator[Command]:
         """Train again unless there is a reason to wait; whatever ends that reason calls here again."""
         waiting = self._busy or self._pulling or self._resting or self._unoffered >= self._training.max_unreleased
-        stopped = self.guard.needs_ledger or self.guard.exhausted
+        stopped = self.guard.needs_ledger or self.guard.exhausted or self._resources.throttle.paused
         if waiting or stopped or self.assignment is None or not self.model.complete:
             return
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from ofl_iot.opportunity.plan import Plan, costs_of, limits_of, plan
 from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
 from ofl_iot.roles.rules import Fraction, NotNegative, Positive, TrainingRules
+from ofl_iot.roles.throttle import Pace, Throttle, throttle
 
 BYTES_UP, BYTES_DOWN = 3.1, 2.1
 """What a parameter takes on the wire: half a word and an index up, half a word down."""
@@ -29,6 +31,10 @@ class ResourceRules(msgspec.Struct, frozen=True):
     """Capacity; 0 = on mains."""
     battery_reserve: Fraction = 0.2
     """Share of the charge that learning leaves alone."""
+    battery_pace: Pace = 0.5
+    """Share of time that training may take on battery; below the reserve it pauses."""
+    max_temperature_c: Positive = 90.0
+    """Above it training pauses until the device has cooled down by 5 degrees."""
     battery_share: Fraction = 0.01
     """Share of the charge that one contact may use."""
     radio_j_per_byte: NotNegative = 1e-6
@@ -84,6 +90,7 @@ class Resources:
         self._planned: tuple[float, Plan] | None = None
         self._reported: SentReport | None = None
         self._binding = ""
+        self.throttle = Throttle()
 
     def plan(self, payable_steps: float) -> Plan:
         """Eq. 4 with what is known now, for training steps that are paid for or can be.
@@ -97,9 +104,14 @@ class Resources:
         return self._planned[1]
 
     def measured(self, telemetry: Telemetry, payable_steps: float) -> tuple[Telemetry, Plan | None]:
-        """Take new telemetry; the report of it, and the plan if another resource limits it than before."""
+        """Take new telemetry; the report of it, and the plan if another resource limits it than before.
+
+        A throttle comes first: while it binds, it decides how much there is to exchange.
+        """
         self._telemetry, self._planned = telemetry, None
+        self.throttle = throttle(telemetry, self._rules, self.throttle)
         plan = self.plan(payable_steps)
+        plan = replace(plan, binding=self.throttle.reason or plan.binding)
         changed = plan.binding != self._binding
         self._binding = plan.binding
         return msgspec.structs.replace(telemetry, binding=plan.binding), plan if changed else None

@@ -130,6 +130,7 @@ class LiveParty:
         self._overload = Outage()
         self._quarantine = Quarantine()
         self._pulses: list[asyncio.Future[None]] = []
+        self._pulse_waits = False
         self._last_told = "started"
         self.store_failures = 0
         self.quarantined: Counter[str] = Counter()
@@ -239,7 +240,8 @@ class LiveParty:
     async def pulse(self) -> Health:
         """Pass through the queue behind all that waits, and through the store; then say how the party fares."""
         passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._pulses:
+        if not self._pulse_waits:
+            self._pulse_waits = True
             self._put(_Waiting(None))
         self._pulses.append(passed)
         await passed
@@ -248,6 +250,7 @@ class LiveParty:
 
     async def _pulse_passes(self) -> None:
         """The queue moved up to here; that the store answers counts, whatever it says."""
+        self._pulse_waits = False
         try:
             await self._in_store(self._with.store.ping)
         except StoreError as error:

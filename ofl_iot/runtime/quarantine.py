@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections import Counter
 from pathlib import Path
 
 from ofl_iot.protocol.codec import encode
@@ -21,12 +20,10 @@ _FRAMES = 3
 
 
 class Quarantine:
-    """How often each message was more than its machine could take, and how many were dropped for it."""
+    """How often each message was more than its machine could take, as far as it is remembered."""
 
     def __init__(self) -> None:
         self._strikes: dict[bytes, int] = {}
-        self.dropped: Counter[str] = Counter()
-        """Messages not handled, by sender."""
 
     def strike(self, event: Arrived) -> bool:
         """Note that handling it raised; whether that was once too often."""

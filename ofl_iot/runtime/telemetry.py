@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from ofl_iot.errors import ConfigError
@@ -49,7 +50,6 @@ class PsutilSource:
     def read(self) -> Telemetry:
         psutil = self._psutil
         memory = psutil.virtual_memory()
-        battery = _first_working(getattr(psutil, "sensors_battery", None))
         sensors = _first_working(getattr(psutil, "sensors_temperatures", None)) or {}
         return Telemetry(
             device_type=self._device_type,
@@ -58,7 +58,7 @@ class PsutilSource:
             cpu_load=_share(psutil.cpu_percent(interval=None) / 100),
             memory_total_mib=memory.total // MIB,
             memory_free_mib=memory.available // MIB,
-            battery=None if battery is None or battery.power_plugged else _share(battery.percent / 100),
+            battery=_battery(psutil),
             temperature_c=_hottest(entry.current for group in sensors.values() for entry in group),
         )
 
@@ -88,8 +88,11 @@ class JetsonSource:
         self._jtop.close()
 
     def read(self) -> Telemetry:
+        import psutil
+
         jtop = self._jtop
-        return parse_jtop(jtop.stats, jtop.cpu, jtop.memory, self._device_type)
+        known = parse_jtop(jtop.stats, jtop.cpu, jtop.memory, self._device_type)
+        return msgspec.structs.replace(known, battery=_battery(psutil))  # jetson-stats tells nothing of one
 
 
 def parse_jtop(
@@ -209,6 +212,12 @@ def _first_working(read: Callable[[], Any] | None) -> Any:
         with contextlib.suppress(OSError, NotImplementedError, RuntimeError, ValueError):
             return read()
     return None
+
+
+def _battery(psutil: Any) -> float | None:
+    """Share of the charge left; None on mains, or where the kernel knows of no battery."""
+    battery = _first_working(getattr(psutil, "sensors_battery", None))
+    return None if battery is None or battery.power_plugged else _share(battery.percent / 100)
 
 
 def _is_core(name: str) -> bool:

@@ -6,19 +6,14 @@ it a seed.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
-import msgspec
 import numpy as np
 
 from ofl_iot.opportunity.ofactor import Density
 from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
-from ofl_iot.privacy.accountant import noise_multiplier_for
-from ofl_iot.privacy.events import Budget
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import split_update
 from ofl_iot.roles.commands import (
@@ -50,6 +45,7 @@ from ofl_iot.roles.events import (
     Trained,
 )
 from ofl_iot.roles.rules import ProtectionRules, TrainingRules
+from ofl_iot.runtime.accounting import LedgerRequest, open_ledger
 from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.runtime.joint_key import CulpritError
 from ofl_iot.runtime.leader_crypto import LeaderCrypto
@@ -125,8 +121,16 @@ class DeviceToolbox:
     """Opening the ledger, training, preparing releases, protecting contributions."""
 
     def __init__(
-        self, workload: Workload, rules: DeviceRules, crypto: LeaderCrypto, rng: np.random.Generator, density: Density
+        self,
+        workload: Workload,
+        rules: DeviceRules,
+        crypto: LeaderCrypto,
+        rng: np.random.Generator,
+        density: Density,
+        *,
+        open_ledger: Callable[[LedgerRequest], Ledger] = open_ledger,
     ) -> None:
+        self._opened = open_ledger
         self._workload = workload
         self._rules = rules
         self._crypto = crypto
@@ -149,18 +153,8 @@ class DeviceToolbox:
         return run_job(self._tools, job)
 
     def _open_ledger(self, job: OpenLedger) -> LedgerOpened:
-        """The stored ledger goes on if the budget is the same; what it spent is never forgotten."""
-        rules = self._rules.privacy
-        # What the paper's mode composes to is beyond any budget (privacy.events): it is counted and reported.
-        budget = Budget(math.inf if rules.mode == "paper" else rules.epsilon, rules.delta)
-        ledger = Ledger(budget)
-        if job.stored is not None:
-            ledger = replace(Ledger.from_plain(msgspec.msgpack.decode(job.stored)), budget=budget)
-        if rules.mode == "paper":
-            return LedgerOpened(ledger)
         rate = min(1.0, self._rules.training.batch_size / max(1, self._workload.sample_count))
-        noise = rules.noise_multiplier or noise_multiplier_for(budget, rate, rules.planned_steps)
-        return LedgerOpened(ledger.allow(noise, rate))
+        return LedgerOpened(self._opened(LedgerRequest(self._rules.privacy, rate, job.stored)))
 
     def _train(self, job: TrainLocally) -> Trained:
         return run_training(self._workload, job, self._rules.training, self._rules.privacy.clip_norm, self._rng)

@@ -33,7 +33,7 @@ def test_a_ledger_that_cannot_be_opened_is_refused_with_the_other_process_s_word
 
 def test_a_process_that_died_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "__name__", "ofl_iot.no_such_module")
-    with pytest.raises(ConfigError, match="could not be opened: .*no_such_module"):
+    with pytest.raises(ConfigError, match=r"could not be opened: .*no_such_module"):
         open_ledger_apart(LedgerRequest(RULES, 0.1))
 
 

@@ -18,11 +18,13 @@ COMMANDS = {
     "broker": ("agents.commands.broker", "run the embedded MQTT broker (for demos and tests)"),
     "coordinator": ("agents.commands.coordinator", "run the coordinator of a federation"),
     "agent": ("agents.commands.agent", "run the agent of one device"),
+    "ca": ("agents.commands.ca", "make the federation's certificate authority, or show it"),
+    "enroll": ("agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
     "config": ("agents.commands.config", "show the effective settings and where each comes from"),
     "bench": ("agents.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),
 }
 EXIT_FAILED, EXIT_USAGE = 1, 2
-NOT_SETTINGS = {"OFL_DATA"}
+NOT_SETTINGS = {"OFL_DATA", "OFL_TOKEN"}
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -57,7 +59,7 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The environment's settings; variables that name no setting but a folder are left out."""
+    """The environment's settings; variables that are no setting but a folder or a secret are left out."""
     return {name: value for name, value in os.environ.items() if name not in NOT_SETTINGS}
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ofl_iot.errors import TransportError
+from ofl_iot.errors import ConfigError, TransportError
 from ofl_iot.transport.backoff import Backoff, Outage
 from ofl_iot.transport.connection import Ack, Client, Connection, Message, nothing_to_acknowledge
 from ofl_iot.transport.echo import Echo
@@ -55,7 +55,7 @@ class MqttLink:
         self._will = will
         self._echo_topic = echo_topic
         self._clock = clock
-        self._tls = settings.tls.context() if settings.tls is not None else None
+        settings.context()  # what cannot work is told now and not at the first connection
         self._backoff = Backoff(settings.backoff_min_s, settings.backoff_max_s, rng or random.Random())  # noqa: S311 -- jitter
         self._outage = Outage()
         self._subscriptions = Subscriptions()
@@ -194,11 +194,14 @@ class MqttLink:
         """One connection from beginning to end; returns why it ended or never began."""
         timeout_s = self._settings.connect_timeout_s
         try:
-            sock = await asyncio.wait_for(open_socket(address, self._tls), timeout_s)
+            tls = self._settings.context()  # a certificate may have been renewed since
+            sock = await asyncio.wait_for(open_socket(address, tls), timeout_s)
         except asyncio.TimeoutError:
             return f"no connection within {timeout_s:g} s"
         except OSError as error:
             return explain(error)
+        except ConfigError as error:
+            return str(error)
         if self._stopping:  # wait_for may finish although it was cancelled
             sock.close()
             return "stopped"

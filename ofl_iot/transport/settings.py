@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from ofl_iot.errors import ConfigError
+from ofl_iot.transport.identity import IdentityFolder
 
 MAX_KEEPALIVE_S = 65_535
 MAX_MQTT_PACKET_BYTES = 268_435_455
@@ -70,6 +71,8 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """None: the client id."""
     password: str | None = None
     tls: TlsSettings | None = None
+    identity: str | None = None
+    """The folder of `ofl enroll join`: TLS with the certificate of this party. Instead of `tls`."""
     keepalive_s: int = 30
     connect_timeout_s: float = 10.0
     backoff_min_s: float = 0.5
@@ -89,6 +92,8 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         self.addresses()
         if self.password is not None and self.username is None:
             raise ConfigError("password without username: MQTT needs both; add username")
+        if self.tls is not None and self.identity is not None:
+            raise ConfigError("both tls and identity: the identity folder has all that TLS needs; remove tls")
         if not 1 <= self.keepalive_s <= MAX_KEEPALIVE_S:
             raise ConfigError(f"keepalive_s = {self.keepalive_s}: choose 1 to {MAX_KEEPALIVE_S} seconds")
         for name in (
@@ -116,6 +121,12 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def addresses(self) -> tuple[Address, ...]:
         """The brokers in the order in which they are tried."""
         return tuple(_parse_address(host, self.port) for host in self.hosts)
+
+    def context(self) -> ssl.SSLContext | None:
+        """What TLS is spoken with, from the files as they are now; None without TLS."""
+        if self.identity is not None:
+            return IdentityFolder(Path(self.identity)).context()
+        return self.tls.context() if self.tls is not None else None
 
     def __repr__(self) -> str:
         """All fields but the password."""

@@ -1,0 +1,1 @@
+"""Enrolment: the authority's folder, the service that admits devices, and the device's side of it."""

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "ids"}
 PURE = {
-    "errors", "ids", "protocol", "opportunity", "privacy", "crypto", "identity", "fleet", "robust", "roles", "baselines",
+    "errors", "ids", "protocol", "opportunity", "privacy", "crypto", "identity", "fleet", "robust", "roles",
+    "baselines",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from agents.learning_federation import Hardware
 from agents.reproduce.plan import Plan
 from agents.simulate import device_names
+from ofl_iot.baselines.cfl import Cfl, CflOptions
 from ofl_iot.baselines.device import DensePacking, DeviceMachine, Packing, Worker
 from ofl_iot.baselines.fedavg import FedAvg
+from ofl_iot.baselines.head import AsynchronousServer, HeadableDevice, SynchronousHead
+from ofl_iot.baselines.ifca import Ifca, IfcaOptions
 from ofl_iot.baselines.letters import LetterWire, Vector
+from ofl_iot.baselines.rfl_ha import HierarchyOptions, equal_pace
 from ofl_iot.baselines.server import RoundServer, Schedule, Strategy
 from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.devices import DeviceType
@@ -56,6 +62,7 @@ class BaselineToolbox:
         return Evaluated(job.round_no, result.accuracy, result.loss)
 
 
+Options = TypeVar("Options", bound=msgspec.Struct)
 MakeDevice = Callable[[Worker, np.random.Generator], Machine]
 
 
@@ -71,13 +78,47 @@ def _fedavg(initial: Vector, schedule: Schedule, plan: Plan) -> System:  # noqa:
     return _rounds(FedAvg(initial), schedule)
 
 
+def _cfl(initial: Vector, schedule: Schedule, plan: Plan) -> System:
+    return _rounds(Cfl(initial, _options(plan, CflOptions)), schedule)
+
+
+def _ifca(initial: Vector, schedule: Schedule, plan: Plan) -> System:
+    return _rounds(Ifca(initial, _options(plan, IfcaOptions), np.random.default_rng(plan.seed)), schedule)
+
+
+def _rfl_ha(initial: Vector, schedule: Schedule, plan: Plan) -> System:
+    options = _options(plan, HierarchyOptions)
+    return System(
+        lambda: AsynchronousServer(
+            initial,
+            lambda hellos: equal_pace(hellos, options.clusters),
+            schedule,
+            alpha=options.alpha,
+            exponent=options.exponent,
+        ),
+        lambda worker, _: HeadableDevice(DeviceMachine(worker, DensePacking()), SynchronousHead),
+    )
+
+
+def _options(plan: Plan, kind: type[Options]) -> Options:
+    try:
+        return msgspec.convert(plan.options, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"options {plan.options} of a plan: {error}") from error
+
+
 def _rounds(strategy: Strategy, schedule: Schedule, packing: Packing | None = None) -> System:
     return System(
         lambda: RoundServer(strategy, schedule), lambda worker, _: DeviceMachine(worker, packing or DensePacking())
     )
 
 
-BASELINES: dict[str, Callable[[Vector, Schedule, Plan], System]] = {"fedavg": _fedavg}
+BASELINES: dict[str, Callable[[Vector, Schedule, Plan], System]] = {
+    "fedavg": _fedavg,
+    "cfl": _cfl,
+    "ifca": _ifca,
+    "rfl-ha": _rfl_ha,
+}
 
 
 def make_baseline(name: str, task: Task, plan: Plan, judge: Workload, listener: Listener) -> VirtualWorld:

@@ -9,10 +9,11 @@ import numpy as np
 
 from agents.reproduce.plan import Operations, Point
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import DeviceId, FederationId
+from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topics
 from ofl_iot.roles.commands import Tell
 from ofl_iot.runtime.virtual import VirtualWorld
+from ofl_iot.runtime.virtual_broker import matches
 
 Progress = Callable[[float, float], None]
 """Is called with the share of the run that is done and the accuracy of the newest model."""
@@ -79,7 +80,11 @@ class Watch:
         sent = 0
         for name in self.names:
             up = world.broker.session(name).traffic.up_by_topic
-            sent += sum(size for topic, size in up.items() if _is_leaders(topics, topic))
+            to_members = topics.pattern(Kind.BLOCKS, sender=name)
+            to_server = topics.pattern(Kind.UPDATE, sender=name, receiver=COORDINATOR)
+            # Of a baseline's head: what its own device sends to the head does not leave it.
+            heads = {to_server} if any(matches(to_members, topic) for topic in up) else set()
+            sent += sum(size for topic, size in up.items() if topic in heads or _is_leaders(topics, topic))
         return sent / len(self.names)
 
     def operations(self, multiply_adds: int = 0) -> Operations:
@@ -109,7 +114,7 @@ class Watch:
 
 
 def _is_leaders(topics: Topics, topic: str) -> bool:
-    """Whether leaders send there: to members, or, of baselines with heads, the cluster's model to the server."""
+    """Whether only leaders send there; the baselines' letters to their server are on no topic of production."""
     try:
         return topics.parse(topic).kind in _LEADER_KINDS
     except TopicError:

@@ -12,9 +12,12 @@ import numpy as np
 from agents.learning_federation import Hardware
 from agents.reproduce.plan import Plan
 from agents.simulate import device_names
+from ofl_iot.baselines.ahfl import AhflOptions, AsynchronousHead, NoisyPacking
 from ofl_iot.baselines.cfl import Cfl, CflOptions
-from ofl_iot.baselines.device import DensePacking, DeviceMachine, Packing, Worker
+from ofl_iot.baselines.device import DensePacking, DeviceMachine, Worker
 from ofl_iot.baselines.fedavg import FedAvg
+from ofl_iot.baselines.fedphe import FedPhe, FedPheOptions, PackPacking
+from ofl_iot.baselines.fldp import Fldp, FldpDevice, FldpFleet, FldpOptions, FldpServer
 from ofl_iot.baselines.head import AsynchronousServer, HeadableDevice, SynchronousHead
 from ofl_iot.baselines.ifca import Ifca, IfcaOptions
 from ofl_iot.baselines.letters import LetterWire, Vector
@@ -89,14 +92,44 @@ def _ifca(initial: Vector, schedule: Schedule, plan: Plan) -> System:
 def _rfl_ha(initial: Vector, schedule: Schedule, plan: Plan) -> System:
     options = _options(plan, HierarchyOptions)
     return System(
-        lambda: AsynchronousServer(
-            initial,
-            lambda hellos: equal_pace(hellos, options.clusters),
-            schedule,
-            alpha=options.alpha,
-            exponent=options.exponent,
-        ),
+        lambda: _asynchronous(initial, schedule, options),
         lambda worker, _: HeadableDevice(DeviceMachine(worker, DensePacking()), SynchronousHead),
+    )
+
+
+def _ahfl(initial: Vector, schedule: Schedule, plan: Plan) -> System:
+    options = _options(plan, AhflOptions)
+    return System(
+        lambda: _asynchronous(initial, schedule, options),
+        lambda worker, rng: HeadableDevice(
+            DeviceMachine(worker, NoisyPacking(options, rng)), lambda lead: AsynchronousHead(lead, options)
+        ),
+    )
+
+
+def _fldp(initial: Vector, schedule: Schedule, plan: Plan) -> System:
+    names = tuple(map(str, device_names(schedule.devices)))
+    fleet = FldpFleet(names, plan.seed, _options(plan, FldpOptions))
+    return System(
+        lambda: FldpServer(Fldp(initial, fleet), fleet, schedule), lambda worker, rng: FldpDevice(worker, fleet, rng)
+    )
+
+
+def _fedphe(initial: Vector, schedule: Schedule, plan: Plan) -> System:
+    options = _options(plan, FedPheOptions)
+    return System(
+        lambda: RoundServer(FedPhe(initial), schedule),
+        lambda worker, _: DeviceMachine(worker, PackPacking(options)),
+    )
+
+
+def _asynchronous(initial: Vector, schedule: Schedule, options: HierarchyOptions) -> AsynchronousServer:
+    return AsynchronousServer(
+        initial,
+        lambda hellos: equal_pace(hellos, options.clusters),
+        schedule,
+        alpha=options.alpha,
+        exponent=options.exponent,
     )
 
 
@@ -107,10 +140,8 @@ def _options(plan: Plan, kind: type[Options]) -> Options:
         raise ConfigError(f"options {plan.options} of a plan: {error}") from error
 
 
-def _rounds(strategy: Strategy, schedule: Schedule, packing: Packing | None = None) -> System:
-    return System(
-        lambda: RoundServer(strategy, schedule), lambda worker, _: DeviceMachine(worker, packing or DensePacking())
-    )
+def _rounds(strategy: Strategy, schedule: Schedule) -> System:
+    return System(lambda: RoundServer(strategy, schedule), lambda worker, _: DeviceMachine(worker, DensePacking()))
 
 
 BASELINES: dict[str, Callable[[Vector, Schedule, Plan], System]] = {
@@ -118,6 +149,9 @@ BASELINES: dict[str, Callable[[Vector, Schedule, Plan], System]] = {
     "cfl": _cfl,
     "ifca": _ifca,
     "rfl-ha": _rfl_ha,
+    "ahfl": _ahfl,
+    "fldp": _fldp,
+    "fedphe": _fedphe,
 }
 
 

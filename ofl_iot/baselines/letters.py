@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ofl_iot.errors import DecodeError
-from ofl_iot.ids import DeviceId, FederationId
+from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.commands import Publish, Subscribe, Unsubscribe
 from ofl_iot.roles.events import Event
@@ -84,8 +84,8 @@ def read_letter(payload: bytes) -> Letter:
 
 def post(sender: DeviceId, receiver: DeviceId, letter: Letter) -> Publish:
     """Hand a letter to the link: upwards on the topic of updates, downwards on the topic of blocks."""
-    upwards = isinstance(letter, Hello | Reply | Shares)
-    kind = Kind.UPDATE if upwards else Kind.BLOCKS
+    downwards = sender == COORDINATOR or isinstance(letter, Offer)
+    kind = Kind.BLOCKS if downwards else Kind.UPDATE
     return Publish(Topic(kind, sender, receiver), msgspec.msgpack.encode(letter))
 
 

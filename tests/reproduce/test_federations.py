@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from agents.reproduce.federations import ofl_settings, run_system
+from agents.reproduce.federations import SYSTEMS, ofl_settings, run_system
 from agents.reproduce.plan import Plan, Result
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.tasks import Task, load_task
@@ -22,7 +22,7 @@ def without_time(result: Result) -> Result:
     return msgspec.structs.replace(result, wall_s=0.0)
 
 
-@pytest.mark.parametrize("system", ["fedavg", "ofl"])
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_run_repeats_by_its_seed_and_can_be_stored(task: Task, system: str) -> None:
     first, second = (run_system(system, task, QUICK) for _ in range(2))
     assert without_time(first) == without_time(second)
@@ -70,6 +70,19 @@ def test_a_private_fedavg_trains_with_noise(task: Task) -> None:
     assert run_system("fedavg", task, plan).curve != run_system("fedavg", task, Plan(rounds=2, steps=2)).curve
     with pytest.raises(ConfigError, match="paper"):
         run_system("fedavg", task, Plan(privacy="paper"))
+
+
+@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"ofl", "ifca"}))
+def test_every_baseline_learns_the_digits(task: Task, system: str) -> None:
+    result = run_system(system, task, Plan(rounds=25, steps=10, learning_rate=0.3, eval_every=5))
+    assert result.accuracy > 0.8
+    assert result.failures == 0
+    assert (result.bytes_up_leader_role > 0) == (system in {"rfl-ha", "ahfl"})
+
+
+def test_options_that_a_system_does_not_have_are_refused(task: Task) -> None:
+    with pytest.raises(ConfigError, match="options"):
+        run_system("cfl", task, Plan(options={"small_mean": "much"}))
 
 
 def test_an_unknown_system_is_named_with_those_that_exist(task: Task) -> None:

@@ -16,8 +16,11 @@ from typing import Any
 import amqtt
 from amqtt.broker import Broker
 from amqtt.errors import BrokerError
+from amqtt.session import Session
 
+from broker.guard import guard_plugins
 from ofl_iot.errors import ConfigError
+from ofl_iot.ids import FederationId
 
 logger = logging.getLogger(__name__)
 
@@ -47,16 +50,36 @@ class _TrackedBroker(Broker):  # type: ignore[misc]  # amqtt is not typed
             writer.close()
 
 
+class _GuardedBroker(_TrackedBroker):
+    """A broker that keeps to an access policy where amqtt does not ask its plugins."""
+
+    async def _publish_retained_messages_for_subscription(
+        self, subscription: tuple[str, int], session: Session
+    ) -> None:
+        """amqtt offers retained messages of everybody's subscriptions to whoever connects: only one's own count."""
+        holders = self._subscriptions.get(subscription[0], ())
+        if any(holder.client_id == session.client_id for holder, _ in holders):
+            await super()._publish_retained_messages_for_subscription(subscription, session)
+
+
 class EmbeddedBroker:
     """An MQTT 3.1.1 broker that lives as long as its `async with` block.
 
-    Clients must send a user name (any): amqtt keeps no messages for absent anonymous ones.
+    Clients must send a user name (any): amqtt keeps no messages for absent anonymous ones. With a `federation` its
+    access policy is kept, by the names clients give.
     """
 
-    def __init__(self, bind: str = "127.0.0.1:0", *, log_level: int = logging.CRITICAL) -> None:
+    def __init__(
+        self,
+        bind: str = "127.0.0.1:0",
+        *,
+        federation: FederationId | None = None,
+        log_level: int = logging.CRITICAL,
+    ) -> None:
         if not bind.rpartition(":")[0] or not bind.rpartition(":")[2].isdecimal():
             raise ConfigError(f"cannot listen on {bind!r}: write it as 'address:port', for example '127.0.0.1:1883'")
         self._bind = bind
+        self._federation = federation
         self._log_level = log_level
         self._broker: _TrackedBroker | None = None
         self.port = 0
@@ -65,12 +88,7 @@ class EmbeddedBroker:
     async def __aenter__(self) -> EmbeddedBroker:  # noqa: PYI034 -- typing.Self needs Python 3.11
         for chatty in ("amqtt", "transitions"):
             logging.getLogger(chatty).setLevel(self._log_level)
-        broker = _TrackedBroker(
-            {
-                "listeners": {"default": {"type": "tcp", "bind": self._bind}},
-                "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": False}},
-            }
-        )
+        broker = self._make()
         try:
             await broker.start()
         except BrokerError as error:
@@ -81,6 +99,13 @@ class EmbeddedBroker:
         self._mute_lost_tasks()
         logger.info("embedded broker listens bind=%s port=%d", self._bind, self.port)
         return self
+
+    def _make(self) -> _TrackedBroker:
+        plugins = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": False}}
+        listeners = {"default": {"type": "tcp", "bind": self._bind}}
+        if self._federation is None:
+            return _TrackedBroker({"listeners": listeners, "plugins": plugins})
+        return _GuardedBroker({"listeners": listeners, "plugins": {**plugins, **guard_plugins(self._federation)}})
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -11,27 +11,28 @@ from collections.abc import Sequence
 
 from broker.embedded import EmbeddedBroker
 from ofl_iot.errors import ConfigError
+from ofl_iot.ids import FederationId
 
 DEFAULT_PORT = 1883
 
 
-async def serve(host: str, port: int, stop: asyncio.Event) -> None:
+async def serve(host: str, port: int, stop: asyncio.Event, federation: FederationId | None = None) -> None:
     """Run a broker until `stop` is set; raises ConfigError if the port cannot be had."""
     bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    async with EmbeddedBroker(bind) as broker:
+    async with EmbeddedBroker(bind, federation=federation) as broker:
         sys.stdout.write(f"listening host={host} port={broker.port}\n")
         sys.stdout.flush()  # whoever started it with port 0 waits for this line
         await stop.wait()
 
 
-async def serve_until_signal(host: str, port: int) -> None:
+async def serve_until_signal(host: str, port: int, federation: FederationId | None = None) -> None:
     """Run a broker until the system asks the process to end."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        await serve(host, port, stop)
+        await serve(host, port, stop, federation)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -7,12 +7,14 @@ import asyncio
 
 from agents.commands import broker_profile
 from broker.program import DEFAULT_PORT, serve_until_signal
+from ofl_iot.ids import federation_id
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Where to listen, or which configuration to write."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0: any free one (default: %(default)s)")
+    parser.add_argument("--federation", metavar="ID", help="keep this federation's access policy (default: none)")
     parser.set_defaults(profile=None)
     actions = parser.add_subparsers(metavar="profile")
     summary = "write the configuration of a production broker"
@@ -23,5 +25,6 @@ def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, or write a profile."""
     if options.profile is not None:
         return broker_profile.run(options)
-    asyncio.run(serve_until_signal(options.host, options.port))
+    federation = federation_id(options.federation) if options.federation else None
+    asyncio.run(serve_until_signal(options.host, options.port, federation))
     return 0

@@ -1,0 +1,117 @@
+"""The access policy in the embedded broker: every topic tried by everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from broker import guard
+from broker.embedded import EmbeddedBroker
+from ofl_iot.ids import COORDINATOR
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.transport.mqtt import MqttLink, Will
+from tests.broker.access import (
+    DEVICE,
+    FEDERATION,
+    LEADER,
+    OBSERVER,
+    PARTIES,
+    TOPICS,
+    Door,
+    echo_of,
+    may_be_published_by,
+    may_be_received_by,
+    present,
+    published_by,
+    received_by,
+)
+
+
+@pytest.fixture
+def hands(recorder: Any, eventually: Any) -> tuple[Any, Any]:
+    return recorder, eventually
+
+
+@pytest.fixture(autouse=True)
+def observer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may do everything and watches."""
+
+    def unless_observer(ask: Any) -> Any:
+        return lambda topics, name, topic: name == OBSERVER or ask(topics, name, topic)
+
+    monkeypatch.setattr(guard, "_ASKED", {action: unless_observer(ask) for action, ask in guard._ASKED.items()})
+
+
+def doors(port: int) -> dict[str, Door]:
+    return dict.fromkeys((*PARTIES, OBSERVER), Door(port))
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_everything_a_party_may_publish_gets_through_and_nothing_else(name: str, hands: Any) -> None:
+    async def story() -> None:
+        async with EmbeddedBroker(federation=FEDERATION) as broker:
+            assert await published_by(name, doors(broker.port), *hands) == may_be_published_by(name)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_everything_a_party_may_read_reaches_it_and_nothing_else(name: str, hands: Any) -> None:
+    async def story() -> None:
+        async with EmbeddedBroker(federation=FEDERATION) as broker:
+            assert await received_by(name, doors(broker.port), *hands) == may_be_received_by(name)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("name", ["#", "+", "Truck-1", "truck 1"])
+def test_a_name_that_is_no_id_is_not_let_in(name: str, hands: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert "refused by the broker" in asyncio.run(refusal(MqttLink, hands, name, caplog))
+
+
+def test_one_name_as_user_and_another_as_client_is_not_let_in(hands: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert "refused by the broker" in asyncio.run(refusal(MqttLink, hands, DEVICE, caplog, username=LEADER))
+
+
+def test_a_last_will_is_no_way_around_the_rules(hands: Any, caplog: pytest.LogCaptureFixture) -> None:
+    will = Will(TOPICS.build(Topic(Kind.STATUS, LEADER)), b"gone")
+    assert "refused by the broker" in asyncio.run(refusal(lambda *a: MqttLink(*a, will), hands, DEVICE, caplog))
+
+
+def test_what_is_retained_for_others_is_shown_to_nobody_else(hands: Any) -> None:
+    """amqtt alone offers it to whoever connects."""
+    _, eventually = hands
+    secret = TOPICS.build(Topic(Kind.ASSIGNMENT, COORDINATOR, LEADER))
+
+    async def story() -> None:
+        async with EmbeddedBroker(federation=FEDERATION) as broker:
+            door = Door(broker.port)
+            async with (
+                present(door, LEADER, *hands, (secret,)) as (_, told),
+                present(door, COORDINATOR, *hands) as (coordinator, _),
+            ):
+                assert coordinator.publish(secret, b"lead", qos=1, retain=True)
+                await eventually(lambda: told.payloads == [b"lead"])
+                async with present(door, DEVICE, *hands, (secret, echo_of(DEVICE))) as (device, heard):
+                    await eventually(lambda: echo_of(DEVICE) in device.granted)
+                    assert device.publish(echo_of(DEVICE), b"me", qos=1)
+                    await eventually(lambda: heard.payloads == [b"me"])
+                    assert device.dropped == 0
+
+    asyncio.run(story())
+
+
+async def refusal(make: Any, hands: Any, name: str, caplog: pytest.LogCaptureFixture, **changes: Any) -> str:
+    """What the link says of a broker that does not let it in."""
+    recorder, eventually = hands
+    async with EmbeddedBroker(federation=FEDERATION) as broker:
+        link, heard = make(Door(broker.port).settings(**changes), name), recorder()
+        with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+            link.start(heard)
+            await eventually(lambda: caplog.text.count("no link to the broker") >= 2)
+            await link.stop()
+        assert heard.events == []
+    return caplog.text

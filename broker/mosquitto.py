@@ -8,7 +8,7 @@ from pathlib import Path
 from broker.policy import Action, Party, granted
 from broker.profile import Profile, TlsFiles, checked_host, checked_path, checked_port
 from ofl_iot.errors import ConfigError
-from ofl_iot.ids import FederationId
+from ofl_iot.ids import COORDINATOR, FederationId
 from ofl_iot.protocol.topics import Topics
 
 CONFIG, ACL, DATA = "mosquitto.conf", "mosquitto.acl", "data"
@@ -124,6 +124,6 @@ def _next_steps(wanted: MosquittoProfile, folder: Path) -> tuple[str, ...]:
         steps.append("after each revocation renew the CRL file and send SIGHUP")
     steps.append(
         f"point the parties at it: mqtt.hosts, mqtt.port = {wanted.port}, mqtt.tls.ca, mqtt.tls.cert, mqtt.tls.key; "
-        f"the common name of each certificate is the party's id ('{Party.COORDINATOR.value}' for the coordinator)"
+        f"the common name of each certificate is the party's id ('{COORDINATOR}' for the coordinator)"
     )
     return tuple(steps)

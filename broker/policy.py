@@ -43,39 +43,42 @@ class Action(enum.Enum):
 class Rule:
     """Who publishes to the topics of a kind and who reads them."""
 
-    publish: Party
-    subscribe: Party
+    publish: frozenset[Party]
+    subscribe: frozenset[Party]
     to_itself: bool = False
     """A reader sees only what it sent itself."""
 
-    def party(self, action: Action) -> Party:
+    def parties(self, action: Action) -> frozenset[Party]:
         """Who may do this."""
         return self.publish if action == Action.PUBLISH else self.subscribe
 
 
+_MEMBER = frozenset({Party.MEMBER})
+_COORDINATOR = frozenset({Party.COORDINATOR})
+
 POLICY: Mapping[Kind, Rule] = {
-    Kind.STATUS: Rule(Party.MEMBER, Party.COORDINATOR),
-    Kind.TELEMETRY: Rule(Party.MEMBER, Party.COORDINATOR),
-    Kind.ECHO: Rule(Party.MEMBER, Party.MEMBER, to_itself=True),
-    Kind.ASSIGNMENT: Rule(Party.COORDINATOR, Party.MEMBER),
-    Kind.RECEIPT: Rule(Party.MEMBER, Party.MEMBER),
-    Kind.BLOCKS: Rule(Party.MEMBER, Party.MEMBER),
-    Kind.UPDATE: Rule(Party.MEMBER, Party.MEMBER),
-    Kind.PULL: Rule(Party.MEMBER, Party.MEMBER),
-    Kind.ROUND_OPEN: Rule(Party.COORDINATOR, Party.MEMBER),
-    Kind.CONTRIBUTION: Rule(Party.MEMBER, Party.COORDINATOR),
-    Kind.DECRYPT: Rule(Party.COORDINATOR, Party.MEMBER),
-    Kind.SHARE: Rule(Party.MEMBER, Party.COORDINATOR),
-    Kind.KEYS: Rule(Party.MEMBER, Party.MEMBER),
-    Kind.MANIFEST: Rule(Party.COORDINATOR, Party.MEMBER),
-    Kind.GLOBAL_PART: Rule(Party.COORDINATOR, Party.MEMBER),
+    Kind.STATUS: Rule(_MEMBER, _COORDINATOR),
+    Kind.TELEMETRY: Rule(_MEMBER, _COORDINATOR),
+    Kind.ECHO: Rule(_MEMBER, _MEMBER, to_itself=True),
+    Kind.ASSIGNMENT: Rule(_COORDINATOR, _MEMBER),
+    Kind.RECEIPT: Rule(_MEMBER, _MEMBER),
+    Kind.BLOCKS: Rule(_MEMBER, _MEMBER),
+    Kind.UPDATE: Rule(_MEMBER, _MEMBER),
+    Kind.PULL: Rule(_MEMBER, _MEMBER),
+    Kind.ROUND_OPEN: Rule(_COORDINATOR, _MEMBER),
+    Kind.CONTRIBUTION: Rule(_MEMBER, _COORDINATOR),
+    Kind.DECRYPT: Rule(_COORDINATOR, _MEMBER),
+    Kind.SHARE: Rule(_MEMBER, _COORDINATOR),
+    Kind.KEYS: Rule(_MEMBER, _MEMBER),
+    Kind.MANIFEST: Rule(_COORDINATOR, _MEMBER),
+    Kind.GLOBAL_PART: Rule(_COORDINATOR, _MEMBER),
 }
 """Every kind must be here. What names no receiver (an opened round, the global model) every member reads."""
 
 
 def granted(topics: Topics, party: Party, action: Action, me: str) -> list[str]:
     """The patterns a party called `me` may publish or subscribe to; `me` may be a broker's own placeholder."""
-    return [_bound(topics, kind, action, me) for kind, rule in POLICY.items() if rule.party(action) is party]
+    return [_bound(topics, kind, action, me) for kind, rule in POLICY.items() if party in rule.parties(action)]
 
 
 def granted_to(topics: Topics, name: str, action: Action) -> list[str]:
@@ -87,7 +90,7 @@ def granted_to(topics: Topics, name: str, action: Action) -> list[str]:
 def may_publish(topics: Topics, name: str, topic: str) -> bool:
     """Whether the bearer of a name may publish to a topic."""
     parsed = _parsed(topics, topic)
-    if parsed is None or POLICY[parsed.kind].publish not in Party.of(name):
+    if parsed is None or not POLICY[parsed.kind].publish & Party.of(name):
         return False
     return parsed.sender == name or "{sender}" not in parsed.kind.value
 
@@ -95,7 +98,7 @@ def may_publish(topics: Topics, name: str, topic: str) -> bool:
 def may_receive(topics: Topics, name: str, topic: str) -> bool:
     """Whether a message on a topic may be handed to the bearer of a name."""
     parsed = _parsed(topics, topic)
-    if parsed is None or (rule := POLICY[parsed.kind]).subscribe not in Party.of(name):
+    if parsed is None or not (rule := POLICY[parsed.kind]).subscribe & Party.of(name):
         return False
     return (parsed.sender if rule.to_itself else parsed.receiver) in (None, name)
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from broker.policy import may_publish, may_receive
+from broker.policy import Party, may_publish, may_receive
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
+from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.transport.mqtt import MqttLink, MqttSettings, TlsSettings
 
@@ -18,7 +18,7 @@ FEDERATION = FederationId("access")
 TOPICS = Topics(FEDERATION)
 DEVICE, LEADER, OBSERVER = DeviceId("truck-1"), DeviceId("truck-2"), DeviceId("observer")
 """A device, the leader of another cluster, and one who may do everything and watches."""
-PARTIES = (DEVICE, LEADER, COORDINATOR)
+PARTIES = (DEVICE, LEADER, *(DeviceId(party.value) for party in Party if party is not Party.MEMBER))
 
 
 def whole_tree(topics: Topics = TOPICS) -> list[str]:

@@ -21,6 +21,7 @@ COMMANDS = {
     "ca": ("agents.commands.ca", "make the federation's certificate authority, or show it"),
     "enroll": ("agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
     "config": ("agents.commands.config", "show the effective settings and where each comes from"),
+    "reproduce": ("agents.commands.reproduce", "measure the paper's tables and figures again, beside its numbers"),
     "bench": ("agents.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),
 }
 EXIT_FAILED, EXIT_USAGE = 1, 2

@@ -1,0 +1,227 @@
+"""Table 3: accuracy of every system on every data set, what it costs, and how it got there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from agents.display import size_text
+from agents.reproduce import paper
+from agents.reproduce.cells import Cell
+from agents.reproduce.charts import Dot, Series, dot_chart, line_chart
+from agents.reproduce.document import Block, Figure, Section, Sheet, Table, Text, Tone, Toned, sheet, table
+from agents.reproduce.experiments.base import Experiment, Found
+from agents.reproduce.plan import Result
+from agents.reproduce.selection import Options
+from agents.reproduce.trials import accuracy, mean_curve, over_bytes, over_time, results, spread, trial
+from agents.reproduce.verdicts import RULE, Spread, Target, common_level, compare, cost_to_reach, smoothed
+
+COLUMNS = ("dataset", "system", "accuracy_mean", "accuracy_std", "bytes_up_per_device", "paper")
+EIGHTH = 1 / 8
+LEVELS = (0.9, 0.95, 0.99, 1.0)
+_TONES: dict[str, Tone] = {"better": "good", "reproduced": "good", "not reproduced": "bad"}
+
+
+def cells(options: Options) -> list[Cell]:
+    """Seed by seed, so that a whole table is there early."""
+    return [
+        trial(options, dataset, system, seed)
+        for seed in options.seeds
+        for dataset in options.datasets()
+        for system in options.systems()
+    ]
+
+
+class Board:
+    """The results by data set and system."""
+
+    def __init__(self, options: Options, found: Found) -> None:
+        self.datasets, self.systems = options.datasets(), options.systems()
+        self._options, self._found = options, found
+
+    def results(self, dataset: str, system: str) -> list[Result]:
+        """One for each seed that is finished."""
+        wanted = [trial(self._options, dataset, system, seed) for seed in self._options.seeds]
+        return results(self._found, self._options.chosen(wanted))
+
+    def accuracy(self, dataset: str, system: str) -> Spread | None:
+        """In percent."""
+        return accuracy(self.results(dataset, system))
+
+    def rows(self) -> list[tuple[str, str, Spread, list[Result]]]:
+        """Data set, system, accuracy and results wherever there are any."""
+        return [
+            (dataset, system, Spread.of([100 * each.accuracy for each in found]), found)
+            for dataset in self.datasets
+            for system in self.systems
+            if (found := self.results(dataset, system))
+        ]
+
+
+def section(options: Options, found: Found) -> Section:
+    """The table, the figure beside the paper's, the curves, the bytes."""
+    board = Board(options, found)
+    rows = board.rows()
+    blocks: list[Block] = [
+        accuracy_table(rows),
+        accuracy_figure(board),
+        *_curves(board),
+        _bytes_table(board),
+        Text(
+            "The common level is the highest accuracy that both curves reach (each smoothed over three models), seed "
+            "by seed; bytes are all that a device sends, as a leader too, mean over the devices."
+        ),
+    ]
+    return Section("table3", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), {"table3": _sheet(rows)})
+
+
+def targets(options: Options, found: Found) -> list[Target]:
+    """What was promised: the paper's accuracies, ahead of CFL and RFL-HA, an eighth of FedAvg's bytes."""
+    board = Board(options, found)
+    promises = []
+    for dataset in board.datasets:
+        name, ours = paper.title(dataset), board.accuracy(dataset, "ofl")
+        value = ours.mean if ours else None
+        quoted = ["ofl", *(["fedavg"] if dataset in paper.IMAGES else [])]
+        for system in quoted:
+            reported = paper.ACCURACY.get((dataset, system))
+            if reported:
+                what = f"{name}: OFL's accuracy against the paper's {paper.title(system)}"
+                promises.append(Target(what, value, reported.mean, unit=" %"))
+        for system in ("cfl", "rfl-ha"):
+            rival = board.accuracy(dataset, system)
+            if rival:
+                what = f"{name}: OFL's accuracy against {paper.title(system)}'s in the same run"
+                promises.append(Target(what, value, rival.mean, unit=" %"))
+        ratio = _byte_ratio(board, dataset, 1.0)
+        what = f"{name}: OFL's bytes up per device as a share of FedAvg's, to the same accuracy"
+        promises.append(Target(what, ratio[0].mean if ratio else None, EIGHTH, at_most=True))
+    return promises
+
+
+def accuracy_table(rows: Sequence[tuple[str, str, Spread, list[Result]]]) -> Table:
+    """Ours beside the paper's, with a verdict."""
+    shown: list[list[str | Toned]] = []
+    for dataset, system, ours, found in rows:
+        reported = paper.ACCURACY.get((dataset, system))
+        verdict = compare(ours, reported.mean, reported.deviation) if reported else None
+        shown.append(
+            [
+                paper.title(dataset),
+                paper.title(system),
+                ours.text(),
+                f"{reported.mean:.2f} ± {reported.deviation:.2f}" if reported else "–",
+                f"{ours.mean - reported.mean:+.2f}" if reported else "–",
+                Toned(verdict, _TONES[verdict]) if verdict else Toned("not in the paper", "quiet"),
+                size_text(_mean(each.bytes_up_device_role for each in found)),
+                size_text(_mean(each.bytes_up_leader_role for each in found)),
+                f"{_mean(each.virtual_s for each in found):.0f} s",
+                str(ours.count),
+            ]
+        )
+    columns = ("data", "system", "accuracy %", "paper %", "difference", "verdict", "up as device", "up as leader")
+    return table((*columns, "virtual time", "seeds"), shown, f"Test accuracy, mean ± deviation of the seeds. {RULE}.")
+
+
+def accuracy_figure(board: Board) -> Figure:
+    """Every accuracy as a dot on one scale, the paper's hollow."""
+    rows = []
+    for dataset in board.datasets:
+        dots = []
+        for system in board.systems:
+            ours, reported = board.accuracy(dataset, system), paper.ACCURACY.get((dataset, system))
+            dots += [Dot(system, ours.mean, ours.deviation)] if ours else []
+            dots += [Dot(system, reported.mean, quoted=True)] if reported else []
+        if dots:
+            rows.append((paper.title(dataset), dots))
+    legend = [(system, paper.title(system)) for system in board.systems]
+    drawing = dot_chart("Accuracy beside the paper's", rows, x="test accuracy, %")
+    return Figure((drawing,), "Dots are measured, hollow diamonds are the paper's.", (*legend, ("quoted", "the paper")))
+
+
+def _curves(board: Board) -> list[Figure]:
+    legend = tuple((system, paper.title(system)) for system in board.systems)
+    figures = []
+    for curve_of, x, log, caption in (
+        (over_time, "virtual seconds", False, "Learning over the time of the simulated devices."),
+        (over_bytes, "MB up per device", True, "The same over what a device has sent."),
+    ):
+        drawings = []
+        for dataset in board.datasets:
+            series = []
+            for system in board.systems:
+                points, deviations = mean_curve(board.results(dataset, system), curve_of)
+                known = [(place, value, room) for (place, value), room in zip(points, deviations, strict=True)]
+                kept = [each for each in known if each[0] > 0 or not log]
+                if kept:
+                    pairs = [(place, value) for place, value, _ in kept]
+                    series.append(Series(system, paper.title(system), pairs, [room for *_, room in kept]))
+            if series:
+                drawings.append(line_chart(paper.title(dataset), series, x=x, y="accuracy %", x_log=log))
+        if drawings:
+            figures.append(Figure(tuple(drawings), f"{caption} Bands are one deviation of the seeds.", legend))
+    return figures
+
+
+def _byte_ratio(board: Board, dataset: str, share: float) -> tuple[Spread, Spread] | None:
+    """OFL's bytes over FedAvg's to a share of the common level, and that level in percent; seed by seed."""
+    ours = {each.seed: smoothed(over_bytes(each)) for each in board.results(dataset, "ofl") if each.curve}
+    theirs = {each.seed: smoothed(over_bytes(each)) for each in board.results(dataset, "fedavg") if each.curve}
+    ratios, levels = [], []
+    for seed in sorted(ours.keys() & theirs.keys()):
+        level = share * common_level(ours[seed], theirs[seed])
+        mine, rivals = cost_to_reach(ours[seed], level), cost_to_reach(theirs[seed], level)
+        if mine is not None and rivals:
+            ratios.append(mine / rivals)
+            levels.append(level)
+    ratio, level_spread = spread(ratios), spread(levels)
+    return (ratio, level_spread) if ratio and level_spread else None
+
+
+def _bytes_table(board: Board) -> Table:
+    rows: list[list[str | Toned]] = []
+    for dataset in board.datasets:
+        found = [(share, _byte_ratio(board, dataset, share)) for share in LEVELS]
+        if all(known is None for _, known in found):
+            continue
+        row: list[str | Toned] = [paper.title(dataset), f"{found[-1][1][1].mean:.1f} %" if found[-1][1] else "–"]
+        row += [
+            Toned(f"{known[0].mean:.3f}", "good" if known[0].mean <= EIGHTH else "bad") if known else "–"
+            for _, known in found
+        ]
+        rows.append(row)
+    heads = tuple(f"to {share:.0%} of it" for share in LEVELS)
+    caption = "Bytes up per device, OFL's as a share of FedAvg's, until the same accuracy is reached (target: 0.125)."
+    return table(("data", "common level", *heads), rows, caption)
+
+
+def _sheet(rows: Sequence[tuple[str, str, Spread, list[Result]]]) -> Sheet:
+    return sheet(
+        COLUMNS,
+        [
+            (
+                dataset,
+                system,
+                round(ours.mean, 4),
+                round(ours.deviation, 4),
+                round(_mean(each.bytes_up_per_device for each in found)),
+                reported.mean if (reported := paper.ACCURACY.get((dataset, system))) else None,
+            )
+            for dataset, system, ours, found in rows
+        ],
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return sum(known) / len(known)
+
+
+EXPERIMENT = Experiment(
+    name="table3",
+    title="Accuracy on six data sets (Table 3)",
+    paper=f"The paper: {paper.ACCURACY_PLACE}. 16 devices, four of each type; OFL above FedAvg on the graphs, between "
+    "FedAvg and the others on the images.",
+    cells=cells,
+    section=section,
+    targets=targets,
+)

@@ -1,0 +1,120 @@
+"""Rules by which a measured figure is compared with the paper's or with a target.
+
+A figure is *reproduced* if it is within the tolerance of the paper's: one point, or one deviation (the larger of ours
+and the paper's) if that is more; *better* if it is beyond that on the good side; else *not reproduced*. Targets are
+judged without any tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["reproduced", "not reproduced", "better"]
+
+TOLERANCE_POINTS = 1.0
+RULE = (
+    "reproduced: within one point of the paper's mean, or within one deviation (ours or the paper's, whichever is "
+    "larger) if that is more; better: above that; not reproduced: below it"
+)
+_SAME = 1e-9
+"""Two ways to the same number differ by less."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample deviation of some seeds; the deviation of a single one is 0."""
+
+    mean: float
+    deviation: float
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        """Of at least one value."""
+        mean = math.fsum(values) / len(values)
+        square = math.fsum((value - mean) ** 2 for value in values)
+        return Spread(mean, math.sqrt(square / (len(values) - 1)) if len(values) > 1 else 0.0, len(values))
+
+    def scaled(self, factor: float) -> Spread:
+        """In another unit."""
+        return Spread(self.mean * factor, self.deviation * abs(factor), self.count)
+
+    def text(self, digits: int = 2) -> str:
+        """As "94.17 ± 0.19"; without a deviation if there was one seed alone."""
+        return f"{self.mean:.{digits}f}" + (f" ± {self.deviation:.{digits}f}" if self.count > 1 else "")
+
+
+def compare(ours: Spread, paper_mean: float, paper_deviation: float = 0.0) -> Verdict:
+    """The verdict on an accuracy in percent: more is better."""
+    tolerance = max(TOLERANCE_POINTS, ours.deviation, paper_deviation) + _SAME
+    if ours.mean > paper_mean + tolerance:
+        return "better"
+    return "reproduced" if ours.mean >= paper_mean - tolerance else "not reproduced"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A promise: the figure, its bound, and whether it holds; None if it was not measured."""
+
+    what: str
+    value: float | None
+    bound: float
+    at_most: bool = False
+    unit: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Without tolerance."""
+        if self.value is None:
+            return None
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        side = "at most" if self.at_most else "at least"
+        promise = f"{self.what}: {side} {self.bound:.4g}{self.unit}"
+        if self.value is None:
+            return f"{promise}; not measured in this run"
+        if self.met:
+            return f"{promise}; met with {self.value:.4g}{self.unit}"
+        return f"{promise}; missed with {self.value:.4g}{self.unit}, by {abs(self.value - self.bound):.3g}{self.unit}"
+
+
+def fitted_exponent(sizes: Sequence[float], figures: Sequence[float]) -> float | None:
+    """b of the least-squares fit figure = a · size^b; None where there are not two sizes or a figure is not positive.
+
+    b = cov(log size, log figure) / var(log size).
+    """
+    if len(set(sizes)) < 2 or any(value <= 0 for value in (*sizes, *figures)):
+        return None
+    xs, ys = [math.log(size) for size in sizes], [math.log(figure) for figure in figures]
+    x_mean, y_mean = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
+    spread = math.fsum((x - x_mean) ** 2 for x in xs)
+    return math.fsum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / spread
+
+
+Curve = Sequence[tuple[float, float]]
+"""(cost, accuracy) in the order of time."""
+
+
+def smoothed(curve: Curve, window: int = 3) -> list[tuple[float, float]]:
+    """Each accuracy as the mean of itself and the ones before: one model's is noisy."""
+    accuracies = [accuracy for _, accuracy in curve]
+    return [
+        (cost, math.fsum(accuracies[max(0, place - window + 1) : place + 1]) / min(window, place + 1))
+        for place, (cost, _) in enumerate(curve)
+    ]
+
+
+def cost_to_reach(curve: Curve, accuracy: float) -> float | None:
+    """The first cost at which a curve has that accuracy; None if it never has."""
+    return next((cost for cost, reached in curve if reached >= accuracy - _SAME), None)
+
+
+def common_level(first: Curve, second: Curve) -> float:
+    """The highest accuracy that both curves reach."""
+    return min(max(accuracy for _, accuracy in curve) for curve in (first, second))

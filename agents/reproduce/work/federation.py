@@ -1,0 +1,40 @@
+"""One system learns one task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.reproduce.cells import Cell
+from agents.reproduce.federations import run_system
+from agents.reproduce.plan import Plan
+from agents.reproduce.settings import Dealing
+from agents.reproduce.worker import Tell
+from ofl_iot.workloads.tasks import load_task
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell's settings: how the data is dealt, and how the system learns."""
+
+    plan: Plan
+    dealing: Dealing
+
+
+def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
+    """The system's `Result`."""
+    trial = msgspec.convert(cell.settings, Trial)
+    dealing = trial.dealing
+    task = load_task(
+        cell.dataset,
+        data,
+        devices=dealing.devices,
+        seed=cell.seed,
+        split=dealing.split,
+        samples=dealing.samples,
+        hidden=dealing.hidden,
+    )
+    result = run_system(cell.system, task, trial.plan, lambda share, accuracy: tell(share, f"accuracy {accuracy:.3f}"))
+    plain: dict[str, Any] = msgspec.to_builtins(result)
+    return plain

@@ -1,0 +1,43 @@
+"""One case of the learning bench: privacy, or poisoned devices behind the leader's gate."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.learning_cases import Case, Laboratory, Scale
+from agents.learning_data import load_corpus
+from agents.reproduce.cells import Cell
+from agents.reproduce.worker import Tell
+
+
+class LearningTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell's settings: sections that differ from the bench's, the attack, the size."""
+
+    sections: dict[str, dict[str, Any]] = {}
+    attack: str = "none"
+    private: bool = False
+    devices: int = 16
+    train: int = 12_000
+    rounds: int = 12
+    malicious: int = 3
+
+
+def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
+    """The bench's `Outcome`."""
+    trial = msgspec.convert(cell.settings, LearningTrial)
+    scale = Scale(
+        devices=trial.devices,
+        train=trial.train,
+        train_private=trial.train,
+        rounds=trial.rounds,
+        rounds_private=trial.rounds,
+        malicious=trial.malicious,
+    )
+    tell(0.05, cell.system)
+    corpus = load_corpus(None if cell.dataset == "digits" else data, trial.train)
+    case = Case(cell.system, trial.sections, attack=trial.attack, private=trial.private)
+    return asdict(Laboratory(corpus, scale).run(case, cell.seed))

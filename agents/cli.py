@@ -20,6 +20,7 @@ COMMANDS = {
     "agent": ("agents.commands.agent", "run the agent of one device"),
     "ca": ("agents.commands.ca", "make the federation's certificate authority, or show it"),
     "enroll": ("agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
+    "install": ("agents.commands.install", "put an agent, coordinator or broker in place as a systemd service"),
     "config": ("agents.commands.config", "show the effective settings and where each comes from"),
     "reproduce": ("agents.commands.reproduce", "measure the paper's tables and figures again, beside its numbers"),
     "bench": ("agents.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),

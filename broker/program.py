@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
 
 from broker.embedded import EmbeddedBroker
+from broker.pulse import BrokerPulse
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import FederationId
+from ofl_iot.runtime.notify import Service
 
 DEFAULT_PORT = 1883
 
@@ -22,7 +25,11 @@ async def serve(host: str, port: int, stop: asyncio.Event, federation: Federatio
     async with EmbeddedBroker(bind, federation=federation) as broker:
         sys.stdout.write(f"listening host={host} port={broker.port}\n")
         sys.stdout.flush()  # whoever started it with port 0 waits for this line
+        service = Service.of(os.environ)
+        reporting = asyncio.create_task(service.attend(BrokerPulse(host, broker.port)), name="service")
         await stop.wait()
+        reporting.cancel()
+        service.stopping()
 
 
 async def serve_until_signal(host: str, port: int, federation: FederationId | None = None) -> None:

@@ -155,6 +155,22 @@ def test_a_command_that_the_service_cannot_see_is_told(tmp_path: Path, capsys: p
     assert "the service cannot see /home/me/venv/bin/ofl" in capsys.readouterr().out
 
 
+def test_credentials_that_the_service_manager_hands_over_are_the_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path)
+    unit = unit_of(tmp_path, "agent").read_text()
+    handed_over = set(re.findall(r"LoadCredential=(\S+):/etc/ofl/identity/\1\n", unit))
+    assert handed_over == {"ca.pem", "certificate.pem", "key.pem", "sealing.pem"}
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    capsys.readouterr()
+    main(["config", "show"])
+    assert "identity is not set" in capsys.readouterr().out
+    (tmp_path / "certificate.pem").touch()
+    main(["config", "show"])
+    assert f'identity = "{tmp_path}"  # environment OFL_MQTT__IDENTITY\n' in capsys.readouterr().out
+
+
 @needs_systemd
 @pytest.mark.parametrize("role", ROLES)
 def test_systemd_accepts_the_unit_and_finds_little_exposed(role: str, tmp_path: Path) -> None:

@@ -133,3 +133,16 @@ def test_the_revocation_list_is_read_if_the_authority_signed_it(folder: Path) ->
 def test_tls_and_an_identity_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="remove tls"):
         MqttSettings(identity="folder", tls=TlsSettings(ca="ca.pem"))
+
+
+def test_what_a_service_manager_hands_over_may_show_an_access_list_as_its_group(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / KEY).chmod(0o440)
+    with pytest.raises(ConfigError, match="open to others"):
+        IdentityFolder(folder).load()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(folder))
+    assert IdentityFolder(folder).load().name == "truck-1"
+    (folder / KEY).chmod(0o444)
+    with pytest.raises(ConfigError, match="open to others"):
+        IdentityFolder(folder).load()

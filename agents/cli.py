@@ -61,8 +61,15 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The environment's settings; variables that are no setting but a folder or a secret are left out."""
-    return {name: value for name, value in os.environ.items() if name not in NOT_SETTINGS}
+    """The environment's settings; variables that are no setting but a folder or a secret are left out.
+
+    A service manager that hands the identity over (LoadCredential) sets $CREDENTIALS_DIRECTORY: that is a setting too.
+    """
+    given = {name: value for name, value in os.environ.items() if name not in NOT_SETTINGS}
+    handed_over = os.environ.get("CREDENTIALS_DIRECTORY")
+    if handed_over and Path(handed_over, "certificate.pem").is_file():
+        given.setdefault("OFL_MQTT__IDENTITY", handed_over)
+    return given
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, str]:

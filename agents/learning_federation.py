@@ -232,7 +232,9 @@ def make_world(
         toolbox: Toolbox = agent.toolbox
         if member.attack:
             toolbox = PoisonedToolbox(toolbox, member.attack, np.random.default_rng(rng.integers(2**63)))
-        meter = SimulatedSource(kind, np.random.default_rng(rng.integers(2**63)), lambda: world.now, step_s=step_s)
+        own_rng = np.random.default_rng(rng.integers(2**63))
+        mbps = min(20.0, rates.up * 8e-6)
+        meter = SimulatedSource(kind, own_rng, lambda: world.now, step_s=step_s, network_mbps=mbps)
         pace = TypePace(step_s / kind.relative_speed)
         world.add(Party(agent.name, agent.make, toolbox, pace, will=agent.will, meter=meter, rates=rates))
     return world

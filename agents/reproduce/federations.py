@@ -16,6 +16,7 @@ from agents.reproduce.watch import Progress, Watch
 from agents.simulate import device_names
 from ofl_iot.baselines.head import AsynchronousServer
 from ofl_iot.baselines.server import RoundServer
+from ofl_iot.crypto.params import PARAMETER_SETS
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR, federation_id
 from ofl_iot.roles.agent import AgentMachine
@@ -122,7 +123,7 @@ def _result(system: str, task: Task, plan: Plan, watch: Watch, began: float) -> 
         bytes_down_per_device=watch.mean_bytes_down(),
         device_accuracies=_device_accuracies(watch, judge) if plan.judge_devices else {},
         leader_terms_by_type=_service(plan, watch),
-        operations=watch.operations(sum(watch.leaders) * judge.size),
+        operations=watch.operations(_sums(plan, watch, judge.size)),
         parameters=judge.size,
         devices=len(task.devices),
         rounds=watch.completed,
@@ -130,6 +131,13 @@ def _result(system: str, task: Task, plan: Plan, watch: Watch, began: float) -> 
         virtual_s=watch.running.now,
         wall_s=time.perf_counter() - began,
     )
+
+
+def _sums(plan: Plan, watch: Watch, size: int) -> int:
+    """Multiply-adds of OFL's weighted sums: parameters in the clear, residues of two polynomials under encryption."""
+    ring = PARAMETER_SETS[ofl_settings(plan).protection.params]
+    residues = 2 * len(ring.primes) * ring.degree * ring.rows(size)
+    return watch.weighed[False] * size + watch.weighed[True] * residues
 
 
 def _device_accuracies(watch: Watch, judge: Workload) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -35,8 +36,9 @@ class Watch:
     curve: list[Point] = field(default_factory=list)
     completed: int = 0
     failures: int = 0
-    leaders: list[int] = field(default_factory=list)
-    """How many leaders each closed round had."""
+    weighed: Counter[bool] = field(default_factory=Counter)
+    """Contributions in closed rounds, those under encryption as True."""
+    _encrypted: bool = False
     _steps: int = 0
     _merged: int = 0
     _multiply_adds: int = 0
@@ -53,8 +55,10 @@ class Watch:
             self.completed += 1
         elif told.what == "round closed":
             weights = fields["weights"]
-            self.leaders.append(len(weights) if isinstance(weights, dict) else 0)
+            self.weighed[self._encrypted] += len(weights) if isinstance(weights, dict) else 0
             self.completed += 1
+        elif told.what == "round open":
+            self._encrypted = bool(fields["encrypted"])
         elif told.what == "evaluated":
             self._evaluated(float(str(fields["accuracy"])), now)
         elif told.what == "job failed":

@@ -13,6 +13,7 @@ attacker that speaks rarely is held by the clipping of norms alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -173,7 +174,7 @@ class Gate:
 
         opposition = -cosine · min(2, RMS value / the others' median RMS value)
         """
-        common = _unit(sum((_unit(np.frombuffer(m.sketch, dtype=np.float32)) for m in measures), np.zeros(1)))
+        common = _unit(sum((_direction(m.sketch) for m in measures), np.zeros(1)))
         size = min(2.0, float(np.exp(log_rms - np.median([m.log_rms for m in measures]))))
         opposition = -size * float(_unit(sketch) @ common)
         return min(max(self.rules.severity * (opposition - self.rules.tolerance), 0.0), self.rules.turn_charge)
@@ -192,6 +193,12 @@ class Gate:
 def _unit(vector: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     wide = vector.astype(np.float64)
     return np.asarray(wide / max(float(np.linalg.norm(wide)), 1e-30))
+
+
+@functools.lru_cache(maxsize=4096)
+def _direction(sketch: bytes) -> npt.NDArray[np.float64]:
+    """A record's sketch at length 1; it is asked for with every update of every other device."""
+    return _unit(np.frombuffer(sketch, dtype=np.float32))
 
 
 def _median(values: list[float], otherwise: float) -> float:

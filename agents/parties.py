@@ -11,6 +11,7 @@ import numpy as np
 from ofl_iot.crypto.entropy import Entropy, SeededEntropy, SystemEntropy
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
+from ofl_iot.identity.enrolment import SealingTrust
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, federation_id
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
@@ -26,6 +27,7 @@ from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.runtime.leader_crypto import LeaderCrypto
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox
+from ofl_iot.transport.identity import IdentityFolder
 from ofl_iot.workloads.base import Workload
 
 
@@ -60,8 +62,15 @@ class Parties:
         self._seed = seed
         self.federation: FederationId = federation_id(settings.federation.id)
 
-    def agent(self, name: DeviceId, workload: Workload, device_type: str, rng: np.random.Generator) -> AgentPlan:
-        """A device with its data."""
+    def agent(
+        self,
+        name: DeviceId,
+        workload: Workload,
+        device_type: str,
+        rng: np.random.Generator,
+        identity: IdentityFolder | None = None,
+    ) -> AgentPlan:
+        """A device with its data; an enrolled one seals to those alone whom the federation's authority vouches for."""
         settings = self.settings
         profile = DeviceProfile(
             device=name,
@@ -83,7 +92,8 @@ class Parties:
             merging = WeightedMerging(settings.merge, salt)
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
 
-        crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name))
+        trust = SealingTrust(identity.load, identity.clock) if identity is not None else None
+        crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name), trust)
         rules, density = settings.device_rules(), settings.upload.density
         toolbox = DeviceToolbox(workload, rules, crypto, rng, density, open_ledger=self._open_ledger)
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))

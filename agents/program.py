@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.cli import add_settings_options, environment, overrides_of
+from agents.enrolment.renewal import Renewal
 from ofl_iot.errors import ConfigError
+from ofl_iot.identity.enrolment import Enrolment
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.events import Event
 from ofl_iot.roles.machine import Machine
 from ofl_iot.runtime.live import Equipment, LiveParty
 from ofl_iot.runtime.notify import Service
@@ -24,6 +27,7 @@ from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.toolbox import Pace, Toolbox
 from ofl_iot.runtime.wire import Wire
+from ofl_iot.transport.identity import IdentityFolder
 from ofl_iot.transport.mqtt import MqttLink, Will
 
 
@@ -66,6 +70,9 @@ class PartyProcess:
     pace: Pace | None = None
     finished: Callable[[Machine], bool] = lambda _: False
     """Whether the machine has nothing left to do."""
+    identity: IdentityFolder | None = None
+    enrolled: Callable[[Enrolment], Event | None] = lambda _: None
+    """What the machine is told of its enrolment, at the start and when the certificate was renewed."""
 
 
 def run_party(process: PartyProcess) -> None:
@@ -94,6 +101,7 @@ async def _run(process: PartyProcess) -> None:
             job_limit_s=process.settings.service.job_limit_s,
         )
         party = LiveParty(process.name, process.make, equipment)
+        caring = _look_after(process, party)
         running = asyncio.create_task(party.run(), name=process.name)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -102,6 +110,22 @@ async def _run(process: PartyProcess) -> None:
         while not running.done() and not party.stopping and not process.finished(party.machine):
             await asyncio.wait({running}, timeout=0.5)
         reporting.cancel()
+        if caring is not None:
+            caring.cancel()
         service.stopping()
         party.stop()
         await running
+
+
+def _look_after(process: PartyProcess, party: LiveParty) -> asyncio.Task[None] | None:
+    """Tell the machine of its enrolment before it has a link, and keep that enrolment good; None without one."""
+    held = process.identity
+    if held is None:
+        return None
+
+    def tell(enrolment: Enrolment) -> None:
+        if (event := process.enrolled(enrolment)) is not None:
+            party.inform(event)
+
+    tell(held.load())
+    return asyncio.create_task(Renewal(held, tell).attend(), name="identity")

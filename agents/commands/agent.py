@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 
 from agents import program
+from agents.enrolment.renewal import identity_of
 from agents.parties import Parties
 from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.devices import DEVICE_TYPES
 from ofl_iot.ids import device_id
 from ofl_iot.privacy.noise import noise_generator
+from ofl_iot.runtime.leader_crypto import sealing_key_of
 from ofl_iot.runtime.telemetry import best_source
 from ofl_iot.runtime.toolbox import TypePace
 from ofl_iot.workloads.digits import digits_federation
@@ -31,8 +33,10 @@ def run(options: argparse.Namespace) -> int:
     part, parts = _part(options.part)
     simulation = settings.simulation
     workloads, _ = digits_federation(parts, simulation.seed, model=settings.federation.model, alpha=simulation.alpha)
+    name = device_id(options.id)
+    identity = identity_of(settings, name)
     plan = Parties(settings, light=True).agent(
-        device_id(options.id), workloads[part - 1], options.pace_as or "", noise_generator()
+        name, workloads[part - 1], options.pace_as or "", noise_generator(), identity
     )
     pace = TypePace(simulation.step_s / DEVICE_TYPES[options.pace_as].relative_speed) if options.pace_as else None
     program.run_party(
@@ -45,6 +49,8 @@ def run(options: argparse.Namespace) -> int:
             will=plan.will,
             meter=best_source(options.pace_as or ""),
             pace=pace,
+            identity=identity,
+            enrolled=sealing_key_of,
         )
     )
     return 0

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from agents import program
+from agents.enrolment.renewal import identity_of
 from agents.parties import Parties
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.roles.coordinator import CoordinatorMachine
@@ -35,7 +36,12 @@ def run(options: argparse.Namespace) -> int:
         return False
 
     state = program.state_folder(options)
-    program.run_party(program.PartyProcess(COORDINATOR, plan.make, plan.toolbox, settings, state, finished=finished))
+    identity = identity_of(settings, COORDINATOR)
+    program.run_party(
+        program.PartyProcess(
+            COORDINATOR, plan.make, plan.toolbox, settings, state, finished=finished, identity=identity
+        )
+    )
     if last and last[0].finished:
         machine = last[0]
         accuracy = judge.evaluate(machine.model).accuracy

@@ -24,6 +24,8 @@ ModelDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 BodyDigest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Incarnation = Annotated[bytes, msgspec.Meta(max_length=16)]
 """Drawn at a coordinator's first start and stored: two coordinators of one federation are told apart by it."""
+Certificate = Annotated[bytes, msgspec.Meta(max_length=2048)]
+"""X.509 in DER, some 530 bytes; empty where nobody is enrolled."""
 Text = Annotated[str, msgspec.Meta(max_length=200)]
 
 
@@ -40,6 +42,8 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     device_type: Annotated[str, msgspec.Meta(max_length=24)] = ""
     sealing_key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     """Its public X25519 key, to which others seal what only it may read."""
+    certificate: Certificate = b""
+    """Of the federation's authority: names the device and its sealing key."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -220,6 +224,8 @@ class KeyMember(msgspec.Struct, frozen=True, array_like=True):
 
     leader: Id
     sealing_key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    certificate: Certificate = b""
+    """By which the other members know that the key is this leader's, whoever passed it on."""
 
 
 class KeyOpen(msgspec.Struct, frozen=True, array_like=True, tag="keyopen"):

@@ -76,7 +76,7 @@ class AgentMachine:
                 else:
                     waiting.extend((other, local) for other in self._concerned(local))
         if isinstance(event, Started):
-            self.device.sealing_key = self.keeper.sealing_public
+            self.device.sealing_key, self.device.certificate = self.keeper.sealing_public, self.keeper.certificate
         return commands
 
     def _across(self, command: Command) -> Arrived | None:

@@ -101,7 +101,9 @@ class DeviceMachine:
         self.outbox = Outbox(max_bytes=upload.max_outbox_bytes, window=upload.window, resend_s=upload.resend_s)
         self.assignment: Assignment | None = None
         self.sealing_key = b""
-        """The public key that the device's keeper made."""
+        """The public key that the device's keeper made,"""
+        self.certificate = b""
+        """and what shows that it is this device's."""
         self.acknowledged = SeqSet()
         """Sequence numbers a leader confirmed in this process's life: what a run's audit checks."""
         self._linked = False
@@ -139,7 +141,7 @@ class DeviceMachine:
         elif isinstance(event, Measured):
             yield from self._measured(event.telemetry, now)
         elif isinstance(event, SealingKeyMade):
-            self.sealing_key = event.public
+            self.sealing_key, self.certificate = event.public, event.certificate
             if self._linked:
                 yield self._announce()
         elif isinstance(event, LedgerOpened):
@@ -199,6 +201,7 @@ class DeviceMachine:
             size=self.profile.size,
             device_type=self.profile.device_type,
             sealing_key=self.sealing_key,
+            certificate=self.certificate,
         )
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:

@@ -92,10 +92,12 @@ class ReleasePrepared:
 
 @dataclass(frozen=True)
 class SealingKeyMade:
-    """The device's X25519 key."""
+    """The device's X25519 key, or a new certificate for it."""
 
     private: bytes = field(repr=False)
     public: bytes
+    certificate: bytes = b""
+    """Shows others that the key is this device's; empty for a device that is not enrolled."""
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,11 @@ class KeeperMachine:
         """The key that others seal to; empty until it is made."""
         return self._ring.sealing_public
 
+    @property
+    def certificate(self) -> bytes:
+        """What shows others that the sealing key is this device's; empty without enrolment."""
+        return self._ring.certificate
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
         return collect(self._decide(event, now), event)

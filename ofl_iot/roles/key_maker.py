@@ -83,11 +83,10 @@ class KeyMaker:
             return members - self._ones.keys()
         return members - self._twos.keys() if self._twos else set()
 
-    def begin(self, term: int, sealing_keys: Mapping[str, bytes], now: float) -> Iterator[Command]:
+    def begin(self, term: int, members: tuple[KeyMember, ...], now: float) -> Iterator[Command]:
         """Call the leaders together; an earlier attempt is void."""
         self._attempt += 1
         self.key = None
-        members = tuple(KeyMember(leader, key) for leader, key in sorted(sealing_keys.items()))
         threshold = threshold_of(self._rules.threshold, len(members))
         self._opened = KeyOpen(term, self._attempt, members, threshold, self._rules.params)
         self._ones, self._twos, self._accused, self._making = {}, {}, set(), False

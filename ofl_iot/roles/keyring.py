@@ -15,7 +15,7 @@ import msgspec
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.codec import decode_body
-from ofl_iot.protocol.messages import KeyMember, KeyOpen, Part, PartReceipt
+from ofl_iot.protocol.messages import KeyOpen, Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import (
     BeginKeys,
@@ -52,6 +52,7 @@ class KeyRing:
         self._resend_s = resend_s
         self._sealing_private: bytes | None = None
         self.sealing_public = b""
+        self.certificate = b""
         self.material: KeyMaterial | None = None
         self._opened: KeyOpen | None = None
         self._exchange: BodyExchange | None = None
@@ -68,13 +69,15 @@ class KeyRing:
             self.material = msgspec.msgpack.decode(rows["material"], type=KeyMaterial)
         if "private" in rows:
             self._sealing_private, self.sealing_public = rows["private"], rows["public"]
+            self.certificate = rows.get("certificate", b"")
         else:
             yield Compute(MakeSealingKey())
 
     def sealing_key_made(self, event: SealingKeyMade) -> Iterator[Command]:
-        """Keep the new sealing key; the device announces its public half."""
-        self._sealing_private, self.sealing_public = event.private, event.public
-        yield Persist((Put(TABLE, "private", event.private), Put(TABLE, "public", event.public)))
+        """Keep the new sealing key, or the renewed certificate of it; the device announces its public half."""
+        self._sealing_private, self.sealing_public, self.certificate = event.private, event.public, event.certificate
+        rows = {"private": event.private, "public": event.public, "certificate": event.certificate}
+        yield Persist(tuple(Put(TABLE, name, value) for name, value in rows.items()))
 
     def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
         """A part or a receipt of a key generation."""
@@ -133,7 +136,7 @@ class KeyRing:
 
     def failed(self, event: JobFailed, now: float) -> Iterator[Command]:
         """The key share cannot be made: tell the coordinator whose fault it is, where that is known."""
-        if self._exchange and event.job == FinishKeys.__name__ and event.culprits:
+        if self._exchange and event.job in (BeginKeys.__name__, FinishKeys.__name__) and event.culprits:
             self._exchange.send(COORDINATOR, FAULT, event.culprits[0].encode())
             yield from self._send(now)
 
@@ -168,7 +171,7 @@ class KeyRing:
         opened = decode_body(KeyOpen, body)
         if (opened.term, opened.attempt) != (part.term, part.round_no):
             raise RefusedError("a key generation whose opening says another term or attempt than its parts")
-        if KeyMember(self._me, self.sealing_public) not in opened.members:
+        if (self._me, self.sealing_public) not in {(each.leader, each.sealing_key) for each in opened.members}:
             raise RefusedError("a key generation that this device, with its sealing key, is not part of")
         self._opened = opened
         self._exchange = BodyExchange(opened.term, opened.attempt, resend_s=self._resend_s, max_bytes=MAX_BODY_BYTES)

@@ -22,7 +22,7 @@ from ofl_iot.fleet.assignment import (
 from ofl_iot.fleet.election import fit_to_serve
 from ofl_iot.fleet.trust import Evidence
 from ofl_iot.ids import DeviceId, Term
-from ofl_iot.protocol.messages import Assignment, Member, Observation, Seat, Status
+from ofl_iot.protocol.messages import Assignment, KeyMember, Member, Observation, Seat, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.observation import ContactWindow
@@ -116,13 +116,14 @@ class Roster:
             self.devices[device] = DeviceRecord(status, status.online, now, ContactWindow.open(now))
             return [Put(DEVICES, device, msgspec.msgpack.encode(status))]
         if not status.sealing_key:  # a last will was written before the key was made
-            status = msgspec.structs.replace(status, sealing_key=known.status.sealing_key)
-        news = status.sealing_key != known.status.sealing_key
+            key, certificate = known.status.sealing_key, known.status.certificate
+            status = msgspec.structs.replace(status, sealing_key=key, certificate=certificate)
+        shown, before = (status.sealing_key, status.certificate), (known.status.sealing_key, known.status.certificate)
         known.contact.count(now, online=known.online)
         if status.online or known.online:
             known.since = now
         known.status, known.online = status, status.online
-        return [Put(DEVICES, device, msgspec.msgpack.encode(status))] if news else []
+        return [Put(DEVICES, device, msgspec.msgpack.encode(status))] if shown != before else []
 
     def reported(self, device: DeviceId, telemetry: Telemetry) -> None:
         """A device told of its resources."""
@@ -219,9 +220,12 @@ class Roster:
         """Every leader with its term."""
         return tuple(Seat(leader, term) for leader, term in sorted(self._seats.terms.items()))
 
-    def sealing_keys(self) -> dict[str, bytes]:
-        """The leaders' public sealing keys; empty where one has not announced any."""
-        return {leader: self.devices[DeviceId(leader)].status.sealing_key for leader in self._seats.terms}
+    def key_members(self) -> tuple[KeyMember, ...] | None:
+        """The leaders with their public sealing keys; None while one has not announced any."""
+        statuses = {leader: self.devices[DeviceId(leader)].status for leader in sorted(self._seats.terms)}
+        if not all(status.sealing_key for status in statuses.values()):
+            return None
+        return tuple(KeyMember(leader, each.sealing_key, each.certificate) for leader, each in statuses.items())
 
     @property
     def highest_term(self) -> int:

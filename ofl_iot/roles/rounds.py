@@ -244,9 +244,9 @@ class Rounds:
     def _make_key(self, now: float) -> Iterator[Command]:
         if self._keys.under_way:
             return
-        sealing = self._roster.sealing_keys()
-        if all(sealing.values()):
-            yield from self._keys.begin(self._roster.highest_term, sealing, now)
+        members = self._roster.key_members()
+        if members is not None:
+            yield from self._keys.begin(self._roster.highest_term, members, now)
         else:
             yield SetTimer(OPEN, now + _KEY_RETRY_S)
 

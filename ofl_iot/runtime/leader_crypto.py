@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
 from ofl_iot.protocol.codec import encode_body
-from ofl_iot.protocol.messages import KeyOne
+from ofl_iot.protocol.messages import KeyOne, KeyOpen
 from ofl_iot.protocol.parts import digest_of
 from ofl_iot.roles.commands import (
     AnswerDecryption,
@@ -40,20 +40,27 @@ if TYPE_CHECKING:
     from ofl_iot.crypto.context import KeyContext
     from ofl_iot.crypto.entropy import Entropy
     from ofl_iot.crypto.sealing import Envelope
+    from ofl_iot.identity.enrolment import Enrolment, SealingTrust
 
 
 class LeaderCrypto:
     """A leader's jobs."""
 
-    def __init__(self, federation: FederationId, rules: ProtectionRules, entropy: Entropy) -> None:
+    def __init__(
+        self, federation: FederationId, rules: ProtectionRules, entropy: Entropy, trust: SealingTrust | None = None
+    ) -> None:
+        """An enrolled leader has a `trust`, by which it judges the sealing keys of others."""
         self._federation = federation
         self._rules = rules
         self._entropy = entropy
+        self._trust = trust
 
     def make_sealing_key(self, _job: MakeSealingKey) -> SealingKeyMade:
-        """Draw an X25519 key."""
+        """Draw an X25519 key; an enrolled device has one that its certificate names."""
         from ofl_iot.crypto.sealing import SealingKey
 
+        if self._trust is not None:
+            return sealing_key_of(self._trust.enrolled())
         key = SealingKey.generate(self._entropy)
         return SealingKeyMade(key.private_bytes, key.public_bytes)
 
@@ -62,6 +69,7 @@ class LeaderCrypto:
         from ofl_iot.crypto import keygen, relinearisation
         from ofl_iot.crypto.sealing import SealingKey, seal
 
+        self._check_members(job.opened)
         context = context_of(self._federation, job.opened)
         secret = keygen.generate_secret(context, job.me, self._entropy)
         one = KeyOne(
@@ -136,7 +144,20 @@ class LeaderCrypto:
             answer = partial_decrypt(share, request, self._entropy, FEWEST_CONTRIBUTORS).to_bytes()
         return DecryptionAnswered(job.round_no, digest_of(job.request).hex(), request.ciphertext_id.hex(), answer)
 
+    def _check_members(self, opened: KeyOpen) -> None:
+        """CulpritError names the members whose sealing keys the federation's authority does not vouch for."""
+        if self._trust is None:
+            return
+        trust, keys = self._trust, {str(each.leader): each.sealing_key for each in opened.members}
+        shown = {str(each.leader): each.certificate for each in opened.members}
+        each_of(shown, lambda leader, certificate: trust.check(leader, keys[leader], certificate))
+
     def _envelope(self, context: KeyContext, sender: DeviceId, receiver: DeviceId) -> Envelope:
         from ofl_iot.crypto.sealing import Envelope
 
         return Envelope(context.federation, context.term, sender, receiver, f"key deal {context.attempt}")
+
+
+def sealing_key_of(enrolled: Enrolment) -> SealingKeyMade:
+    """The sealing key of an enrolled device with the certificate that names it."""
+    return SealingKeyMade(enrolled.sealing_private, enrolled.credential.bearer.sealing_public, enrolled.certificate)

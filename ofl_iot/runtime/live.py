@@ -149,6 +149,10 @@ class LiveParty:
         finally:
             await self._leave()
 
+    def inform(self, event: Event) -> None:
+        """Let the machine know of what did not come by the link; before `run`, as its first event."""
+        self._put(_Waiting(event))
+
     def stop(self) -> None:
         """End `run` after the events that are waiting."""
         if not self._stopping.is_set():

@@ -52,8 +52,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.STATUS,
         Status(online=True, term=3, sample_count=120, model=MODEL, size=1000, device_type="A", sealing_key=KEY),
         (
-            "920198a6737461747573c30378c4080102030405060708cd03e8a141c420"
-            "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
+            "920199a6737461747573c30378c4080102030405060708cd03e8a141c420"
+            "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4bc400"
         ),
     ),
     "telemetry": (
@@ -145,8 +145,8 @@ BODIES: dict[str, tuple[Body, str]] = {
     "key open": (
         KeyOpen(3, 1, (KeyMember("truck-1", KEY),), 2, "main"),
         (
-            "920196a76b65796f70656e03019192a7747275636b2d31c420"
-            "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b02a46d61696e"
+            "920196a76b65796f70656e03019193a7747275636b2d31c420"
+            "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4bc40002a46d61696e"
         ),
     ),
     "key one": (KeyOne(b"contribution", b"relin"), "920193a66b65796f6e65c40c636f6e747269627574696f6ec40572656c696e"),

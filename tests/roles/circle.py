@@ -10,7 +10,7 @@ import numpy as np
 
 from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
-from ofl_iot.protocol.messages import Message, Part, PartReceipt
+from ofl_iot.protocol.messages import KeyMember, Message, Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import (
     AnswerDecryption,
@@ -225,8 +225,11 @@ class Circle:
     # --- what is done together
 
     def make_key(self, term: int = 1, members: Iterable[str] | None = None, wait_s: float = 50.0) -> bool:
-        sealing = {str(name): self.keepers[name].sealing_public for name in members or self.leaders}
-        self.carry_out(COORDINATOR, list(self.office.maker.begin(term, sealing, self.now)))
+        called = tuple(
+            KeyMember(name, self.keepers[name].sealing_public, self.keepers[name].certificate)
+            for name in sorted(members or self.leaders)
+        )
+        self.carry_out(COORDINATOR, list(self.office.maker.begin(term, called, self.now)))
         self.wait(wait_s, lambda: self.office.maker.key is not None)
         return self.office.maker.key is not None
 

@@ -6,7 +6,7 @@ import pytest
 
 from ofl_iot.errors import ConfigError, LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import Part, PartReceipt
+from ofl_iot.protocol.messages import KeyMember, Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, CoordinatorKey, MakeKeys, Publish, Tell
@@ -20,6 +20,7 @@ from tests.roles.parties import jobs, persist, published, timers
 
 A, B, C = names(3)
 SEALING = {name: bytes([number + 1]) * 32 for number, name in enumerate((A, B, C))}
+MEMBERS = tuple(KeyMember(name, key) for name, key in SEALING.items())
 
 
 def maker(**rules: object) -> KeyMaker:
@@ -28,7 +29,7 @@ def maker(**rules: object) -> KeyMaker:
 
 def begun(made: KeyMaker | None = None) -> tuple[KeyMaker, list[Command]]:
     made = made or maker()
-    return made, list(made.begin(5, SEALING, 0.0))
+    return made, list(made.begin(5, MEMBERS, 0.0))
 
 
 def say(made: KeyMaker, sender: str, stage: str, body: bytes = b"x", *, attempt: int = 1) -> list[Command]:

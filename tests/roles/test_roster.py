@@ -229,3 +229,12 @@ def test_a_status_without_a_key_leaves_the_known_one() -> None:
     books.hear(A, 1.0, online=False)
     held: Status = books.again().devices[A].status
     assert held.sealing_key == key
+
+
+def test_a_renewed_certificate_is_kept_and_passed_on_with_the_key() -> None:
+    books = Books()
+    first = msgspec.structs.replace(status(), sealing_key=bytes([7]) * 32, certificate=b"first")
+    books.keep(books.roster.heard(A, first, 0.0))
+    books.keep(books.roster.heard(A, msgspec.structs.replace(first, certificate=b"renewed"), 1.0))
+    books.hear(A, 2.0, online=False)
+    assert books.again().devices[A].status.certificate == b"renewed"

@@ -9,8 +9,10 @@ from pathlib import Path
 from agents.cli import add_settings_options
 from agents.program import settings_of
 from broker.mosquitto import MAX_QUEUED_BYTES, TLS_PORT, MosquittoProfile, mosquitto_profile
+from broker.nats import CLIENT_PORT, CLUSTER_PORT, MQTT_PORT, NatsProfile, nats_profile
 from broker.profile import Profile, TlsFiles, write_profile
-from ofl_iot.ids import federation_id
+from ofl_iot.errors import ConfigError
+from ofl_iot.ids import DeviceId, device_id, federation_id
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,18 +21,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     mosquitto = kinds.add_parser("mosquitto", help="one machine, up to some ten thousand devices")
     mosquitto.set_defaults(profile=_mosquitto)
     _add_common(mosquitto, TLS_PORT)
+    mosquitto.add_argument(
+        "--host", dest="listen", default=MosquittoProfile.host, help="address to listen on (default: %(default)s)"
+    )
     mosquitto.add_argument("--user", default="mosquitto", help="whom it becomes when root starts it (%(default)s)")
     mosquitto.add_argument("--crl", type=Path, metavar="FILE", help="certificates the CA revoked")
     mosquitto.add_argument("--max-connections", type=int, default=-1, metavar="N", help="(default: no limit)")
     mosquitto.add_argument(
         "--max-queued-bytes", type=int, default=MAX_QUEUED_BYTES, metavar="N", help="for one absent party (%(default)s)"
     )
+    nats = kinds.add_parser("nats", help="several machines: a cluster that survives the loss of one")
+    nats.set_defaults(profile=_nats)
+    _add_common(nats, MQTT_PORT)
+    nats.add_argument("--nodes", type=int, default=3, metavar="N", help="(default: %(default)s)")
+    nats.add_argument("--at", nargs="+", default=[], metavar="HOST", help="where the nodes run (default: all here)")
+    nats.add_argument("--client-port", type=int, default=CLIENT_PORT, metavar="PORT", help="(default: %(default)s)")
+    nats.add_argument("--cluster-port", type=int, default=CLUSTER_PORT, metavar="PORT", help="(default: %(default)s)")
+    nats.add_argument("--devices", type=Path, metavar="FILE", help="the ids of the devices, one a line")
+    nats.add_argument("--no-tls", action="store_true", help="without identity; for trials on this machine only")
 
 
 def _add_common(parser: argparse.ArgumentParser, port: int) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the broker's folder, made if need be")
     parser.add_argument("--force", action="store_true", help="overwrite a profile that is there")
-    parser.add_argument("--host", dest="listen", default="0.0.0.0", help="address to listen on (default: %(default)s)")  # noqa: S104
     parser.add_argument("--port", dest="listen_port", type=int, default=port, help="(default: %(default)s)")
     parser.add_argument("--ca", type=Path, metavar="FILE", help="the federation's CA (default: DIR/ca.pem)")
     parser.add_argument("--cert", type=Path, metavar="FILE", help="the broker's certificate (default: DIR/broker.pem)")
@@ -60,6 +73,29 @@ def _mosquitto(options: argparse.Namespace) -> Profile:
         max_queued_bytes=options.max_queued_bytes,
     )
     return mosquitto_profile(wanted, options.out)
+
+
+def _nats(options: argparse.Namespace) -> Profile:
+    settings = settings_of(options)
+    wanted = NatsProfile(
+        federation=federation_id(settings.federation.id),
+        nodes=options.nodes,
+        hosts=tuple(options.at),
+        port=options.listen_port,
+        client_port=options.client_port,
+        cluster_port=options.cluster_port,
+        tls=None if options.no_tls else _tls_files(options),
+        devices=_devices(options.devices) if options.devices else (),
+    )
+    return nats_profile(wanted, options.out)
+
+
+def _devices(file: Path) -> tuple[DeviceId, ...]:
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--devices {file}: it cannot be read ({error}); name a file with one id a line") from error
+    return tuple(dict.fromkeys(device_id(line.strip()) for line in lines if line.strip()))
 
 
 def _tls_files(options: argparse.Namespace) -> TlsFiles:

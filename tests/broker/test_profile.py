@@ -70,3 +70,61 @@ def test_what_cannot_stand_in_a_configuration_is_refused(
 def test_a_folder_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "profile", "mosquitto", "--out", "/dev/null/site"]) == 2
     assert "cannot write to /dev/null/site" in capsys.readouterr().err
+
+
+def nats(folder: Path, *more: str) -> int:
+    return main(["broker", "profile", "nats", "--out", str(folder / "site"), *more])
+
+
+def test_a_cluster_on_several_machines_has_a_folder_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ids").write_text("truck-1\n\n truck-2 \ntruck-1\n")
+    assert nats(tmp_path, "--at", "a.example", "b.example", "c.example", "--devices", str(tmp_path / "ids")) == 0
+    said = capsys.readouterr().out
+    configs = [(tmp_path / "site" / f"node-{number}" / "nats.conf").read_text() for number in (1, 2, 3)]
+    for config, own, other in zip(configs, "abc", "bca", strict=True):
+        assert f'listen: "{own}.example:6222"' in config
+        assert f"@{other}.example:6222" in config
+        assert f"@{own}.example" not in config
+        assert "stream_replicas: 3" in config
+        assert config.count("verify_and_map: true") == 2
+    access = (tmp_path / "site" / "node-3" / "access.conf").read_text()
+    assert access.count("user:") == 3
+    assert 'mqtt.hosts = ["a.example:8883", "b.example:8883", "c.example:8883"]' in said
+    assert "open the cluster port to the nodes only" in said
+
+
+def test_a_trial_on_one_machine_needs_no_certificates_and_takes_consecutive_ports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nats(tmp_path, "--no-tls", "--port", "2000") == 0
+    assert 'mqtt.hosts = ["127.0.0.1:2000", "127.0.0.1:2001", "127.0.0.1:2002"]' in capsys.readouterr().out
+    assert {file.name for file in (tmp_path / "site" / "node-2").iterdir()} == {"nats.conf", "data"}
+
+
+def test_without_a_list_of_devices_it_says_that_none_may_come_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nats(tmp_path) == 0
+    assert "no device is known yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--nodes", "2"], "choose 3 or 5"),
+        (["--at", "a.example"], "3 nodes at 1 hosts"),
+        (["--no-tls", "--at", "10.0.0.1", "10.0.0.2", "10.0.0.3"], "without TLS anybody could take part"),
+        (["--port", "65535"], "port 65536 does not exist"),
+        (["--devices", "/nowhere"], "name a file with one id a line"),
+        (["--devices", "pyproject.toml"], "use 1 to 48 lower-case letters"),
+        (["--at", "a b", "c", "d"], "give an address or name"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nats(tmp_path, *arguments) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "site").exists()

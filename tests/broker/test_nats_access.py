@@ -1,0 +1,161 @@
+"""The generated NATS profile at work: identities from certificates, and every topic tried by everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.nats import ACCESS
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.transport.mqtt import MqttLink, TlsSettings
+from tests.broker.access import (
+    DEVICE,
+    FEDERATION,
+    LEADER,
+    OBSERVER,
+    PARTIES,
+    TOPICS,
+    Door,
+    echo_of,
+    may_be_published_by,
+    may_be_received_by,
+    present,
+    published_by,
+    received_by,
+)
+from tests.certificates import Authority
+from tests.nats import NATS, WITHOUT_NATS, NatsCluster
+
+pytestmark = pytest.mark.skipif(NATS is None, reason=WITHOUT_NATS)
+
+OBSERVERS_RIGHTS = f'    {{ user: "CN={OBSERVER}", permissions: {{ publish: [">"], subscribe: [">"] }} }}\n  ]'
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    made = Authority(tmp_path_factory.mktemp("pki"))
+    for name in (*PARTIES, OBSERVER, "broker", "unlisted"):
+        made.issue(name)
+    return made
+
+
+@pytest.fixture
+def node(authority: Authority, tmp_path: Path) -> NatsCluster:
+    """One node, with an observer beside the policy."""
+    devices = tmp_path / "devices"
+    devices.write_text(f"{DEVICE}\n{LEADER}\n")
+    files = [f"--ca={authority.path('ca.pem')}", f"--cert={authority.path('broker.pem')}"]
+    more = [f"--key={authority.path('broker.key')}", f"--devices={devices}", f"--set=federation.id={FEDERATION}"]
+    node = NatsCluster(tmp_path / "nats", 1, *files, *more)
+    access = tmp_path / "nats" / "node-1" / ACCESS
+    access.write_text(access.read_text().replace("  ]", OBSERVERS_RIGHTS, 1))
+    return node
+
+
+@pytest.fixture
+def doors(node: NatsCluster, authority: Authority) -> dict[str, Door]:
+    return {name: door(node, authority, name) for name in (*PARTIES, OBSERVER, "unlisted")}
+
+
+def door(node: NatsCluster, authority: Authority, file: str) -> Door:
+    at = authority.path
+    return Door(node.ports[0], TlsSettings(ca=at("ca.pem"), cert=at(f"{file}.pem"), key=at(f"{file}.key")))
+
+
+@pytest.fixture
+def hands(recorder: Any, eventually: Any) -> tuple[Any, Any]:
+    return recorder, eventually
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_what_a_party_may_do_works_and_nothing_else(
+    name: str, node: NatsCluster, doors: dict[str, Door], hands: Any
+) -> None:
+    async def story() -> None:
+        async with node.running():
+            assert await published_by(name, doors, *hands) == may_be_published_by(name)
+            assert await received_by(name, doors, *hands) == may_be_received_by(name)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("outsider", ["unlisted", "stranger", "without certificate", "old protocol"])
+def test_an_outsider_is_not_let_in(
+    outsider: str, node: NatsCluster, doors: dict[str, Door], hands: Any, request: pytest.FixtureRequest
+) -> None:
+    recorder, eventually = hands
+    caplog, monkeypatch = request.getfixturevalue("caplog"), request.getfixturevalue("monkeypatch")
+    way_in = doors["unlisted" if outsider == "unlisted" else DEVICE]
+    assert way_in.tls is not None
+    if outsider == "without certificate":
+        way_in = Door(way_in.port, TlsSettings(ca=way_in.tls.ca))
+    elif outsider == "stranger":
+        mine = Authority(node.folder / "foreign").issue(DEVICE)
+        way_in = Door(way_in.port, TlsSettings(ca=way_in.tls.ca, cert=mine.cert, key=mine.key))
+    elif outsider == "old protocol":
+        context = way_in.tls.context()
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        monkeypatch.setattr(TlsSettings, "context", lambda _: context)
+
+    async def story() -> None:
+        async with node.running():
+            link, heard = MqttLink(way_in.settings(), DEVICE), recorder()
+            link.start(heard)
+            await eventually(lambda: caplog.text.count("no link to the broker") >= 3)
+            assert heard.events == []
+            await link.stop()
+
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        asyncio.run(story())
+
+
+def test_where_the_broker_hands_messages_to_sessions_nobody_can_listen(
+    node: NatsCluster, doors: dict[str, Door], hands: Any
+) -> None:
+    """Everyone holds a right to those subjects, which MQTT cannot name."""
+    _, eventually = hands
+
+    async def story() -> None:
+        spied = ("$MQTT/sub/#", "$MQTT/#", "$JS/#", "$SYS/#")
+        async with (
+            node.running(),
+            present(doors[LEADER], LEADER, *hands, (echo_of(LEADER),)) as (leader, told),
+            present(doors[DEVICE], DEVICE, *hands, (*spied, echo_of(DEVICE))) as (spy, heard),
+        ):
+            await eventually(lambda: echo_of(DEVICE) in spy.granted and leader.granted)
+            assert leader.publish(echo_of(LEADER), b"mine", qos=1)
+            await eventually(lambda: told.payloads == [b"mine"])
+            assert spy.publish(echo_of(DEVICE), b"end", qos=1)
+            await eventually(lambda: heard.payloads == [b"end"])
+            assert spy.granted == {echo_of(DEVICE)}
+
+    asyncio.run(story())
+
+
+def test_a_stolen_client_id_gives_its_thief_nothing_to_read(
+    node: NatsCluster, doors: dict[str, Door], hands: Any
+) -> None:
+    """Unlike mosquitto, NATS lets a member take over another's session, but not what the session may read."""
+    _, eventually = hands
+    update = TOPICS.build(Topic(Kind.UPDATE, DEVICE, LEADER))
+
+    async def story() -> None:
+        async with node.running():
+            async with present(doors[LEADER], LEADER, *hands, (update,)) as (leader, _):
+                await eventually(lambda: leader.granted)
+            async with present(doors[OBSERVER], OBSERVER, *hands) as (watcher, _):
+                assert watcher.publish(update, b"for the leader", qos=1)
+            async with present(doors[DEVICE], LEADER, *hands, (echo_of(DEVICE),)) as (thief, stolen):
+                await eventually(lambda: echo_of(DEVICE) in thief.granted)
+                assert thief.publish(echo_of(DEVICE), b"end", qos=1)
+                await eventually(lambda: b"end" in stolen.payloads)
+                assert stolen.payloads == [b"end"]
+            async with present(doors[LEADER], LEADER, *hands) as (leader, told):
+                await eventually(lambda: told.payloads == [b"for the leader"])
+
+    asyncio.run(story())

@@ -9,35 +9,36 @@
 | dense, rectified                         | 1024              | 803,840, 1,049,600                          |
 | dense, softmax                           | 10                | 10,250, 10,250                              |
 | all                                      |                   | 815,810, 1,061,770                          |
-
-There is no model object: the weights of all layers are views into the one vector that a device trains, so a thousand
-devices in a process need a thousand vectors at most and nothing else.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
-from ofl_iot.workloads.training import Rows, batches, check_converged, checked, sampling_rate
+from ofl_iot.workloads.flat_net import (
+    Labels,
+    Passed,
+    Tensor,
+    clipping,
+    dense_squares,
+    descend,
+    digest_of,
+    judge,
+    size_of,
+)
+from ofl_iot.workloads.training import Rows
 from ofl_iot.workloads.with_torch import load_torch
 
-Labels = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
-Tensor = Any
-"""PyTorch ships no types that hold without it."""
 
 DEFAULT_HIDDEN = 1024
 _CHANNELS = (4, 16)
 _KERNEL, _STRIDE, _PADDING = 5, 2, 2
-_EVALUATED_AT_ONCE = 1000
 
 
 class Images(msgspec.Struct, frozen=True):
@@ -81,13 +82,12 @@ class ConvNet(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """Number of parameters."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return size_of(self.shapes)
 
     @property
     def digest(self) -> bytes:
         """Eight bytes that identify the architecture."""
-        text = f"convolutional {self.channels}x{self.side}x{self.side} {self.shapes}"
-        return hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return digest_of(f"convolutional {self.channels}x{self.side}x{self.side}", self.shapes)
 
     def initial(self, seed: int) -> Vector:
         """Draw weights from N(0, 2 / inputs), of the output layer from N(0, 1 / inputs); biases are 0."""
@@ -99,64 +99,32 @@ class ConvNet(msgspec.Struct, frozen=True):
             parts.append(rng.normal(0.0, scale, math.prod(shape)) if scale else np.zeros(shape))
         return np.concatenate(parts).astype(np.float32)
 
-    def layers(self, vector: Tensor) -> list[Tensor]:
-        """View a flat vector as the weights and biases of each layer."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        return [part.view(shape) for part, shape in zip(vector.split(sizes), self.shapes, strict=True)]
-
     def evaluate(self, params: Vector, images: Images, rows: Rows) -> Evaluation:
         """Judge `params` on some images."""
-        if not len(rows):
-            raise ConfigError("no samples to evaluate on: give this party data")
-        torch = load_torch()
-        loss, hits = 0.0, 0
-        with torch.inference_mode():
-            layers = self.layers(torch.from_numpy(checked(params, self.size)))
-            for start in range(0, len(rows), _EVALUATED_AT_ONCE):
-                batch = rows[start : start + _EVALUATED_AT_ONCE]
-                labels = torch.from_numpy(images.labels[batch])
-                logits = _forward(layers, images.inputs(batch))[-1].outputs
-                loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
-                hits += int((logits.argmax(1) == labels).sum())
-        return Evaluation(accuracy=hits / len(rows), loss=loss / len(rows), count=len(rows))
+
+        def logits_of(layers: list[Tensor], batch: Rows) -> Tensor:
+            return _forward(layers, images.inputs(batch))[-1].outputs
+
+        return judge(params, rows, images.labels, shapes=self.shapes, logits_of=logits_of)
 
     def train(self, params: Vector, images: Images, rows: Rows, job: TrainJob, rng: np.random.Generator) -> TrainResult:
         """Train a copy of `params` on some images by (DP-)SGD as `TrainJob` says."""
-        torch = load_torch()
-        rate = sampling_rate(rows, job)
-        trained = checked(params, self.size)
-        flat, gradient, velocity = torch.from_numpy(trained), torch.zeros(self.size), torch.zeros(self.size)
-        layers, gradients = self.layers(flat), self.layers(gradient)
-        loss, seen = 0.0, 0
-        for batch in batches(rows, job, rng):
-            labels = torch.from_numpy(images.labels[batch])
-            loss += _sum_gradients(layers, gradients, images.inputs(batch), labels, job.clip_norm)
-            seen += len(batch)
-            if job.noise_multiplier and job.clip_norm is not None:
-                noise = torch.from_numpy(rng.standard_normal(self.size, dtype=np.float32))
-                gradient.add_(noise, alpha=job.noise_multiplier * job.clip_norm)
-            count = len(batch) if job.clip_norm is None else rate * len(rows)
-            velocity.mul_(job.momentum).add_(gradient, alpha=1 / count)
-            flat.add_(velocity, alpha=-job.learning_rate)
-        check_converged(trained, job)
-        return TrainResult(params=trained, loss=loss / max(1, seen), steps=job.steps, sampling_rate=rate)
+        labels = load_torch().from_numpy(images.labels)
+
+        def sum_gradients(layers: list[Tensor], gradients: list[Tensor], batch: Rows) -> float:
+            return _sum_gradients(layers, gradients, images.inputs(batch), labels[batch], job.clip_norm)
+
+        return descend(params, rows, job, rng, shapes=self.shapes, sum_gradients=sum_gradients)
 
 
-class _Layer(msgspec.Struct, frozen=True):
-    """What went into a layer and came out of it, before rectification, for each image of a batch."""
-
-    inputs: Tensor
-    outputs: Tensor
-
-
-def _forward(layers: list[Tensor], images: Tensor) -> list[_Layer]:
+def _forward(layers: list[Tensor], images: Tensor) -> list[Passed]:
     """The way of a batch through all layers; the last outputs are the logits.
 
     Outputs of the first layer are a leaf of the graph of derivatives: what is wanted is the error at each output,
     not the derivative by each weight.
     """
     functional = load_torch().nn.functional
-    passed: list[_Layer] = []
+    passed: list[Passed] = []
     inputs = images
     for place in range(0, len(layers), 2):
         weights, bias = layers[place], layers[place + 1]
@@ -167,7 +135,7 @@ def _forward(layers: list[Tensor], images: Tensor) -> list[_Layer]:
             outputs = functional.linear(inputs, weights, bias)
         if not passed and not outputs.is_inference():
             outputs.requires_grad_()
-        passed.append(_Layer(inputs, outputs))
+        passed.append(Passed(inputs, outputs))
         inputs = outputs.relu()
     return passed
 
@@ -188,7 +156,7 @@ def _sum_gradients(
     with torch.no_grad():
         if clip_norm is not None:
             squares = sum(_squared_norms(layer.inputs, error) for layer, error in zip(passed, errors, strict=True))
-            scale = clip_norm / squares.sqrt().clamp(min=clip_norm)
+            scale = clipping(squares, clip_norm)
             errors = [error * scale.view(-1, *[1] * (error.dim() - 1)) for error in errors]
         for place, (layer, error) in enumerate(zip(passed, errors, strict=True)):
             weights, bias = gradients[2 * place], gradients[2 * place + 1]
@@ -212,4 +180,4 @@ def _squared_norms(inputs: Tensor, error: Tensor) -> Tensor:
     """Each image's squared norm of the gradient of a layer's weights and biases."""
     if error.dim() == 4:
         return _of_kernels(inputs, error).square().sum((1, 2)) + error.sum((2, 3)).square().sum(1)
-    return (inputs.square().sum(1) + 1) * error.square().sum(1)
+    return dense_squares(inputs, error)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
 from ofl_iot.workloads.catalogue import DATA_SETS, DataSet
-from ofl_iot.workloads.cnn import ConvNet, Images, Labels, Pixels
+from ofl_iot.workloads.cnn import ConvNet, Images, Pixels
+from ofl_iot.workloads.flat_net import Labels
 from ofl_iot.workloads.idx import FILES, images_of, parse_idx
 from ofl_iot.workloads.training import Rows
 

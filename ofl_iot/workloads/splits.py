@@ -70,7 +70,7 @@ def split_dirichlet(labels: Labels, devices: int, seed: int, *, alpha: float, mi
         cuts = np.cumsum(rng.dirichlet(np.full(devices, alpha)))[:-1] * len(rows)
         for own, part in zip(dealt, np.split(rows, np.rint(cuts).astype(np.int64)), strict=True):
             own.append(part)
-    return _filled_up([rng.permutation(np.concatenate(own)) for own in dealt], minimum)
+    return filled_up([rng.permutation(np.concatenate(own)) for own in dealt], minimum)
 
 
 def split_shards(
@@ -85,7 +85,7 @@ def split_shards(
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     shards = np.array_split(by_label, devices * shards_per_device)
     order = rng.permutation(len(shards)).reshape(devices, shards_per_device)
-    return _filled_up([rng.permutation(np.concatenate([shards[i] for i in own])) for own in order], minimum)
+    return filled_up([rng.permutation(np.concatenate([shards[i] for i in own])) for own in order], minimum)
 
 
 def stratified(labels: Labels, shares: tuple[float, ...], seed: int) -> list[Rows]:
@@ -100,7 +100,7 @@ def stratified(labels: Labels, shares: tuple[float, ...], seed: int) -> list[Row
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def _filled_up(parts: list[Rows], minimum: int) -> list[Rows]:
+def filled_up(parts: list[Rows], minimum: int) -> list[Rows]:
     """Move rows from the largest part to each that has fewer than `minimum`."""
     sizes = np.array([len(part) for part in parts])
     for needy in np.flatnonzero(sizes < minimum):

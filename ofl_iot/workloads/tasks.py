@@ -13,9 +13,14 @@ from ofl_iot.workloads.cnn import DEFAULT_HIDDEN as DENSE_UNITS
 from ofl_iot.workloads.cnn import ConvNet
 from ofl_iot.workloads.dense import DenseNet
 from ofl_iot.workloads.digits import CLASSES, DEFAULT_HIDDEN, PIXELS, DigitsWorkload, load_digits
+from ofl_iot.workloads.gcn import DEFAULT_HIDDEN as GRAPH_DENSE_UNITS
+from ofl_iot.workloads.gcn import GraphNet
+from ofl_iot.workloads.graph_views import GraphSplit, share_out
+from ofl_iot.workloads.graphs import judges, learners
 from ofl_iot.workloads.idx import data_folder
 from ofl_iot.workloads.images import CLASSES as IMAGE_CLASSES
 from ofl_iot.workloads.images import ImageWorkload, load_images
+from ofl_iot.workloads.planetoid import load_graph
 from ofl_iot.workloads.splits import Labels, Rows, Split
 
 TaskName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "svhn", "cora", "citeseer", "pubmed"]
@@ -53,12 +58,13 @@ def load_task(
     split: Split | None = None,
     samples: int | None = None,
     hidden: int | None = None,
+    graph_split: GraphSplit | None = None,
 ) -> Task:
     """Deal the named data set to devices, the same way for the same seed.
 
     `folder` holds the data sets, else the one that OFL_DATA names does ("digits" needs none). To make a task
     smaller, `samples` limits the training samples, to the first of the data set, and `hidden` sets the units of
-    the dense layer.
+    the dense layer. `graph_split` matters to graphs only.
     """
     if name not in TASKS:
         raise ConfigError(f"unknown task {name!r}: use one of {', '.join(TASKS)}")
@@ -73,7 +79,12 @@ def load_task(
         return _digits(deal, hidden or DEFAULT_HIDDEN)
     if name in IMAGES:
         return _images(name, data_folder(folder), deal, hidden or DENSE_UNITS)
-    raise ConfigError(f"task {name} cannot be loaded from {folder}: only digits and images can for now")
+    graph, views = load_graph(name, data_folder(folder)), graph_split or GraphSplit()
+    train = graph.labelled(views.labelled)[0][:samples]
+    parts = share_out(graph, train, devices, split or Split(), regions=views.regions, seed=seed)
+    net = GraphNet(graph.features.shape[1], graph.classes, hidden or GRAPH_DENSE_UNITS)
+    validation, test = judges(name, net, graph, views)
+    return Task(name, tuple(learners(name, net, graph, views, parts, seed=seed)), validation, test)
 
 
 def _digits(deal: Deal, hidden: int) -> Task:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -54,3 +55,38 @@ def know(monkeypatch: pytest.MonkeyPatch, data: Path, name: str) -> DataSet:
     known = dataclasses.replace(old, files=files)
     monkeypatch.setitem(DATA_SETS, name, known)
     return known
+
+
+def write_planetoid(folder: Path, name: str, *, nodes: int = 600, classes: int = 3, features: int = 24) -> None:
+    """Eight Planetoid files of a graph whose nodes like their own class, with words that tell the classes apart.
+
+    The last nodes are those to test on, in the shuffled order of the published files; `nodes` leaves room for the
+    500 that torch_geometric takes to choose settings by.
+    """
+    from scipy.sparse import csr_matrix
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    trained, tested = 4 * classes, 60
+    labels = np.arange(nodes) % classes
+    words = (rng.random((nodes, features)) < 0.1).astype(np.float32)
+    words[np.arange(nodes), labels * (features // classes) + rng.integers(0, features // classes, nodes)] = 1
+    links: dict[int, list[int]] = {node: [] for node in range(nodes)}
+    for one, other in rng.integers(0, nodes // classes, (2 * nodes, 2)) * classes + rng.integers(
+        0, classes, (2 * nodes, 1)
+    ):
+        links[int(one)].append(int(other))
+    rows, truth = csr_matrix(words), np.eye(classes, dtype=np.int32)[labels]
+    order = nodes - tested + rng.permutation(tested)
+    parts = {
+        "x": rows[:trained],
+        "y": truth[:trained],
+        "allx": rows[: nodes - tested],
+        "ally": truth[: nodes - tested],
+        "tx": rows[order],
+        "ty": truth[order],
+        "graph": links,
+    }
+    for part, content in parts.items():
+        (folder / f"ind.{name}.{part}").write_bytes(pickle.dumps(content))
+    (folder / f"ind.{name}.test.index").write_text("".join(f"{node}\n" for node in order))

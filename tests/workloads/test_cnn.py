@@ -13,6 +13,7 @@ from ofl_iot.errors import ConfigError
 from ofl_iot.workloads import with_torch
 from ofl_iot.workloads.base import TrainJob
 from ofl_iot.workloads.cnn import ConvNet, Images, _sum_gradients
+from ofl_iot.workloads.flat_net import layers_of
 
 torch = pytest.importorskip("torch")
 
@@ -31,7 +32,7 @@ def gradients_one_by_one(net: ConvNet, params: np.ndarray, images: Images) -> An
 
     def loss(vector: Any, image: Any, label: Any) -> Any:
         functional = torch.nn.functional
-        first, first_bias, second, second_bias, dense, dense_bias, out, out_bias = net.layers(vector)
+        first, first_bias, second, second_bias, dense, dense_bias, out, out_bias = layers_of(vector, net.shapes)
         hidden = functional.conv2d(image[None], first, first_bias, stride=2, padding=2).relu()
         hidden = functional.conv2d(hidden, second, second_bias, stride=2, padding=2).relu().flatten(1)
         logits = functional.linear(functional.linear(hidden, dense, dense_bias).relu(), out, out_bias)
@@ -45,8 +46,8 @@ def gradients_one_by_one(net: ConvNet, params: np.ndarray, images: Images) -> An
 def summed(net: ConvNet, params: np.ndarray, images: Images, clip_norm: float | None) -> Any:
     gradient = torch.zeros(net.size)
     rows = np.arange(len(images.labels))
-    layers, labels = net.layers(torch.from_numpy(params)), torch.from_numpy(images.labels)
-    _sum_gradients(layers, net.layers(gradient), images.inputs(rows), labels, clip_norm)
+    layers, labels = layers_of(torch.from_numpy(params), net.shapes), torch.from_numpy(images.labels)
+    _sum_gradients(layers, layers_of(gradient, net.shapes), images.inputs(rows), labels, clip_norm)
     return gradient
 
 

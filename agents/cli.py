@@ -21,6 +21,7 @@ COMMANDS = {
     "ca": ("agents.commands.ca", "make the federation's certificate authority, or show it"),
     "enroll": ("agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
     "install": ("agents.commands.install", "put an agent, coordinator or broker in place as a systemd service"),
+    "doctor": ("agents.commands.doctor", "check broker, identity, clock, access, disk, versions, keys and budget"),
     "config": ("agents.commands.config", "show the effective settings and where each comes from"),
     "reproduce": ("agents.commands.reproduce", "measure the paper's tables and figures again, beside its numbers"),
     "bench": ("agents.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),

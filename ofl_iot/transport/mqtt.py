@@ -74,6 +74,8 @@ class MqttLink:
         self._closed_bytes_received = 0
         self.connected = False
         self.tried = False
+        self.last_failure = ""
+        """Why the last connection ended or never began."""
         self.publishes = 0
         self.deliveries = 0
         self.dropped = 0
@@ -246,6 +248,7 @@ class MqttLink:
 
     def _complain(self, address: Address, reason: str) -> None:
         now = self._clock()
+        self.last_failure = reason
         level = logging.WARNING if self._outage.should_complain(now) and not self._stopping else logging.DEBUG
         since_s = self._outage.lasted_s(now)
         logger.log(

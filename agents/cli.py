@@ -24,6 +24,7 @@ COMMANDS = {
     "doctor": ("agents.commands.doctor", "check broker, identity, clock, access, disk, versions, keys and budget"),
     "config": ("agents.commands.config", "show the effective settings and where each comes from"),
     "reproduce": ("agents.commands.reproduce", "measure the paper's tables and figures again, beside its numbers"),
+    "data": ("agents.commands.data", "check or fetch the public data sets, show how one is dealt to devices"),
     "bench": ("agents.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),
 }
 EXIT_FAILED, EXIT_USAGE = 1, 2

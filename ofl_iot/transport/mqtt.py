@@ -56,7 +56,8 @@ class MqttLink:
         self._echo_topic = echo_topic
         self._clock = clock
         settings.context()  # what cannot work is told now and not at the first connection
-        self._backoff = Backoff(settings.backoff_min_s, settings.backoff_max_s, rng or random.Random())  # noqa: S311 -- jitter
+        self._rng = rng or random.Random()  # noqa: S311 -- jitter
+        self._backoff = Backoff(settings.backoff_min_s, settings.backoff_max_s, self._rng)
         self._outage = Outage()
         self._subscriptions = Subscriptions()
         if echo_topic is not None:
@@ -167,7 +168,7 @@ class MqttLink:
     async def _supervise(self) -> None:
         """Connect, stay, and try again for ever: every address in turn, then a pause."""
         addresses = self._settings.addresses()
-        turn = 0
+        first = turn = self._rng.randrange(len(addresses)) if self._settings.spread else 0
         while not self._stopping:
             address = addresses[turn % len(addresses)]
             began = self._clock()
@@ -181,7 +182,7 @@ class MqttLink:
             self.tried = True
             self._complain(address, reason)
             turn += 1
-            if was_connected or turn % len(addresses) == 0:
+            if was_connected or (turn - first) % len(addresses) == 0:
                 await asyncio.sleep(self._backoff.next_s())
 
     def _note_down(self, reason: str) -> None:

@@ -66,6 +66,8 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     hosts: tuple[str, ...] = ("127.0.0.1",)
     """Tried in turn; each a name or address, or `name:port` where it differs from `port`."""
+    spread: bool = False
+    """Begin at a host of chance, so that a fleet spreads over a cluster; without, all prefer the first."""
     port: int = 1883
     username: str | None = None
     """None: the client id."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.embedded import EmbeddedBroker
 from ofl_iot.transport.link import LinkUp
 from ofl_iot.transport.mqtt import MqttLink
 
@@ -176,6 +177,70 @@ def test_several_addresses_are_tried_in_turn(open_broker: Any, linked: Any, even
             hosts = (f"127.0.0.1:{free_port}", f"localhost:{port}")
             async with linked(free_port, "a", hosts=hosts, backoff_min_s=60.0, backoff_max_s=60.0) as (a, _):
                 assert a.connected
+
+    asyncio.run(story())
+
+
+def test_a_link_moves_on_when_its_broker_dies_and_comes_back_when_the_others_do(
+    impatient: Any, recorder: Any, eventually: Any
+) -> None:
+    async def story() -> None:
+        brokers = [EmbeddedBroker() for _ in range(3)]
+        for broker in brokers:
+            await broker.__aenter__()
+        hosts = tuple(f"127.0.0.1:{broker.port}" for broker in brokers)
+        link, heard = MqttLink(impatient(1, hosts=hosts), "a", rng=random.Random(1)), recorder()
+        link.subscribe("t", 1)
+        link.start(heard)
+        for number in (0, 1, 2, 0):
+            await eventually(lambda: link.connected and "t" in link.granted)
+            assert len(brokers[number]._broker.connections) == 1  # type: ignore[union-attr]
+            assert link.publish("t", b"%d" % number, qos=1)
+            await eventually(lambda number=number: heard.payloads[-1:] == [b"%d" % number])
+            await brokers[number].__aexit__(None, None, None)
+            brokers[number] = EmbeddedBroker(hosts[number])
+            if number == 0:
+                await brokers[0].__aenter__()
+        await link.stop()
+        await brokers[0].__aexit__(None, None, None)
+        assert len(heard.ups) == 4
+
+    asyncio.run(story())
+
+
+def test_after_every_address_failed_there_is_a_pause_and_then_all_are_tried_again(
+    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        waits: list[float] = []
+        link = MqttLink(impatient(1, hosts=("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")), "a", rng=random.Random(1))
+        pause = link._backoff.next_s
+        link._backoff.next_s = lambda: waits.append(pause()) or waits[-1]  # type: ignore[func-returns-value]
+        link.start(recorder())
+        await eventually(lambda: len(waits) == 5)
+        await link.stop()
+        tried = [record.getMessage().split("broker=127.0.0.1:")[1][0] for record in caplog.records]
+        assert "".join(tried).startswith("123" * 5)
+        assert len(set(waits)) == 5  # jitter: no two alike
+
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        asyncio.run(story())
+
+
+def test_a_fleet_spreads_over_the_brokers_when_told(impatient: Any, recorder: Any, eventually: Any) -> None:
+    async def story() -> None:
+        async with EmbeddedBroker() as one, EmbeddedBroker() as two:
+            hosts = (f"127.0.0.1:{one.port}", f"127.0.0.1:{two.port}")
+            links = [
+                MqttLink(impatient(1, hosts=hosts, spread=True), f"n-{i}", rng=random.Random(i)) for i in range(20)
+            ]
+            for link in links:
+                link.start(recorder())
+            await eventually(lambda: all(link.connected for link in links))
+            counts = [len(broker._broker.connections) for broker in (one, two)]  # type: ignore[union-attr]
+            assert sum(counts) == 20
+            assert min(counts) >= 5
+            await asyncio.gather(*(link.stop() for link in links))
 
     asyncio.run(story())
 

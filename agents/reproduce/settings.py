@@ -1,18 +1,23 @@
 """With which settings each system learns each data set, in full and in quick runs.
 
-Chosen on validation samples with seed 0; what is reported has other seeds and test samples.
+Every system may train each device for the same number of steps (`Budget`). How it uses them was chosen on validation
+samples with seed 0 by `python -m agents.reproduce.tuning`, the same number of tries for each system; what is reported
+has other seeds and test samples.
 """
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import msgspec
 
 from agents.reproduce.plan import Plan
+from ofl_iot.fleet.devices import DEVICE_TYPES
 from ofl_iot.workloads.splits import Split
 
 DEVICES = 16
+IMAGES = ("mnist", "fashion-mnist", "svhn")
 
 
 class Dealing(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,22 +31,84 @@ class Dealing(msgspec.Struct, frozen=True, kw_only=True):
     """Units of the dense layer; None as in the paper."""
 
 
-FULL_ROUNDS, QUICK_ROUNDS = 60, 6
-QUICK_SAMPLES = 6_000
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a run is, whatever the system."""
 
-PLANS: dict[str, dict[str, Any]] = {"digits": {"learning_rate": 0.3}}
-"""What differs from the defaults of `Plan`, by data set or by "dataset/system"."""
+    steps: int
+    """Training steps of a device; of OFL's and the asynchronous systems' devices on average."""
+    models: int
+    """Global models that are evaluated, about; OFL evaluates all of its few."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """How a system uses its steps."""
+
+    steps: int = 10
+    """Between two uploads."""
+    batch_size: int = 32
+    learning_rate: float = 0.05
+    momentum: float = 0.5
+    rounds: int = 5
+    """OFL: inter-cluster rounds in the whole run. Each costs every leader a ciphertext of its whole model."""
+    gamma_down: float = 0.1
+    options: dict[str, Any] = {}
+
+
+FULL = {"images": Budget(steps=500, models=12), "graphs": Budget(steps=300, models=12)}
+QUICK = {"images": Budget(steps=100, models=4), "graphs": Budget(steps=150, models=5)}
+QUICK_SAMPLES, QUICK_HIDDEN = 6_000, 256
+QUICK_OFL_ROUNDS = 3
+
+_LARGE_BLOCKS = {"leader": {"block_size": 1024}}
+CHOSEN: dict[str, Choice] = {
+    "digits": Choice(learning_rate=0.3, momentum=0.0),
+    "mnist": Choice(),
+    "mnist/ofl": Choice(options=_LARGE_BLOCKS),
+    "fashion-mnist": Choice(),
+    "fashion-mnist/ofl": Choice(options=_LARGE_BLOCKS),
+    "svhn": Choice(),
+    "svhn/ofl": Choice(options=_LARGE_BLOCKS),
+    "cora": Choice(learning_rate=0.03, momentum=0.9),
+    "citeseer": Choice(learning_rate=0.03, momentum=0.9),
+    "pubmed": Choice(learning_rate=0.03, momentum=0.9),
+}
+"""By data set, or by "dataset/system" where a system has its own."""
 
 
 def plan_for(dataset: str, system: str, *, quick: bool = False) -> Plan:
     """How a system learns a data set, but for the seed."""
-    plan = Plan(rounds=QUICK_ROUNDS if quick else FULL_ROUNDS)
-    for name in (dataset, f"{dataset}/{system}"):
-        plan = msgspec.structs.replace(plan, **PLANS.get(name, {}))
-    return plan
+    choice = CHOSEN.get(f"{dataset}/{system}") or CHOSEN.get(dataset) or Choice()
+    if quick:
+        choice = msgspec.structs.replace(choice, rounds=min(choice.rounds, QUICK_OFL_ROUNDS))
+    return plan_of(choice, system, budget_for(dataset, quick=quick))
+
+
+def budget_for(dataset: str, *, quick: bool = False) -> Budget:
+    """How long a run on a data set is."""
+    return (QUICK if quick else FULL)["images" if dataset in IMAGES else "graphs"]
+
+
+def plan_of(choice: Choice, system: str, budget: Budget) -> Plan:
+    """Rounds, and for OFL the time between them, such that the budget is used up."""
+    rounds = choice.rounds if system == "ofl" else max(1, budget.steps // choice.steps)
+    plan = Plan(
+        rounds=rounds,
+        steps=choice.steps,
+        batch_size=choice.batch_size,
+        learning_rate=choice.learning_rate,
+        momentum=choice.momentum,
+        gamma_down=choice.gamma_down,
+        eval_every=max(1, rounds // budget.models),
+        options=choice.options,
+    )
+    return msgspec.structs.replace(plan, round_s=budget.steps * plan.step_s * _SLOWNESS / rounds)
+
+
+_SLOWNESS = statistics.mean(1 / kind.relative_speed for kind in DEVICE_TYPES.values())
+"""Time of a step on a device of any type, on average, over that on type D."""
 
 
 def dealing_for(dataset: str, *, quick: bool = False) -> Dealing:
     """How a data set is dealt."""
-    images = dataset in ("mnist", "fashion-mnist", "svhn")
-    return Dealing(samples=QUICK_SAMPLES if quick and images else None)
+    small = quick and dataset in IMAGES
+    return Dealing(samples=QUICK_SAMPLES if small else None, hidden=QUICK_HIDDEN if small else None)

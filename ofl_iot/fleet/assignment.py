@@ -6,7 +6,7 @@ coordinator journals one before it publishes a single assignment, and resumes fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -84,8 +84,10 @@ def plan_assignments(
     term: Term,
     settings: FleetSettings,
     rng: np.random.Generator,
+    *,
+    failing: Collection[DeviceId] = (),
 ) -> FleetPlan:
-    """Cluster all live devices and elect a leader in each cluster.
+    """Cluster all live devices and elect a leader in each cluster, none of the failing if there is another.
 
     The same devices, previous plan, settings and rng state give the same plan, whatever the mapping's order.
     """
@@ -102,6 +104,8 @@ def plan_assignments(
     members = _members(ids, grouping.labels, len(grouping.centres))
     sitting = frozenset(leaders(previous)) if previous else frozenset()
     candidates = _candidates(ids, reports, trusted, sitting, settings.election)
+    for device in candidates.keys() & set(failing):
+        candidates[device] = replace(candidates[device], fit=False)
     offices = elect(members, candidates, service, sitting, settings.election)
     clusters = tuple(
         ClusterPlan(offices[j].leader, offices[j].deputies, offices[j].succession, tuple(centre.tolist()))

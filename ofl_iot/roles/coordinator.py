@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ofl_iot.errors import RefusedError
-from ofl_iot.fleet.assignment import FleetSettings
+from ofl_iot.fleet.assignment import FleetPlan, FleetSettings, leaders
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Manifest, Part, PartReceipt, Status
 from ofl_iot.protocol.telemetry import Telemetry
@@ -73,6 +73,8 @@ class CoordinatorMachine:
         self.roster = Roster(rules.planning, rules.training)
         self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term)
         self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
+        self._proposal: FleetPlan | None = None
+        """The plan of the next term while its leaders make their key."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
@@ -119,7 +121,11 @@ class CoordinatorMachine:
         if isinstance(event, RoundAggregated):
             yield from self._rounds.close(event)
         elif isinstance(event, KeysMade):
-            yield from self._rounds.keys_made(event, now)
+            yield from self._rounds.keys_made(event)
+            plan = self._proposal
+            if plan and plan.term == self.roster.highest_term and not self._rounds.making_key:
+                yield from self._adopt(plan, now)
+            yield from self._rounds.open_if_overdue(now)
         elif isinstance(event, DecryptionRequested):
             yield from self._rounds.decryption_requested(event, now)
         elif isinstance(event, JobFailed):
@@ -187,7 +193,10 @@ class CoordinatorMachine:
         if len(self.roster.online) < self._fleet.min_devices:
             yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
             return
-        yield from self._recluster(now)
+        plan, ops = self.roster.propose(now)
+        yield Persist(tuple(ops))
+        yield from self._adopt(plan, now)
+        yield from self._rounds.prepare_key(plan.term, leaders(plan), now)
         yield from self._model.publish()
         yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
 
@@ -198,10 +207,12 @@ class CoordinatorMachine:
         learnt = self.roster.take_stock(now)
         if learnt:
             yield Persist(tuple(learnt))
+        self._proposal = None
         if self._reclustering_due(now):
             yield from self._recluster(now)
-        for leader in sorted({*self._rounds.lost, *self.roster.unfit_leaders()}):
-            yield from self._replace(leader, now)
+        if self._proposal is None:
+            for leader in sorted({*self._rounds.lost, *self.roster.unfit_leaders()}):
+                yield from self._replace(leader, now)
         self._rounds.lost.clear()
         if self._nothing_left_to_learn():
             yield from self._conclude()
@@ -228,20 +239,26 @@ class CoordinatorMachine:
         return (overdue or changed) and heard and not self.finished
 
     def _recluster(self, now: float) -> Iterator[Command]:
-        ops = self.roster.recluster(now, self._fleet.away_s)
-        self._rounds.reclustered()
+        """Plan anew. The leaders to come make their key first; until it is there the present ones stay in office."""
+        self._proposal, ops = self.roster.propose(now, self._rounds.failing)
         yield Persist(tuple(ops))
-        plan = self.roster.plan
-        if plan is not None:
-            leaders = [cluster.leader for cluster in plan.clusters]
-            yield tell(
-                "clustered",
-                term=plan.term,
-                clusters=len(leaders),
-                leaders=leaders,
-                churn=plan.churn,
-                distrusted=list(plan.distrusted),
-            )
+        yield from self._rounds.prepare_key(self._proposal.term, leaders(self._proposal), now)
+        if not self._rounds.making_key:
+            yield from self._adopt(self._proposal, now)
+
+    def _adopt(self, plan: FleetPlan, now: float) -> Iterator[Command]:
+        """A new term begins; whoever came while it was prepared is placed too."""
+        self._proposal = None
+        self._rounds.reclustered()
+        yield Persist(tuple(self.roster.adopt(plan, now, self._fleet.away_s)))
+        yield tell(
+            "clustered",
+            term=plan.term,
+            clusters=len(plan.clusters),
+            leaders=list(leaders(plan)),
+            churn=plan.churn,
+            distrusted=list(plan.distrusted),
+        )
         yield from self._publish_assignments(self.roster.devices)
 
     def _publish_assignments(self, devices: Iterable[DeviceId]) -> Iterator[Command]:
@@ -306,6 +323,7 @@ class CoordinatorMachine:
         """A deputy takes over under a new term; what the lost leader had merged is sent to it again."""
         if not self.roster.leads(leader):
             return
+        self._proposal = None  # its key generation is void too, and so is its term
         heir, ops = self.roster.replace_leader(leader)
         if heir is None:
             yield tell("cluster without a live device", "warning", leader=leader)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -102,10 +102,11 @@ class Roster:
                 record.telemetry, record.evidence = knowledge.telemetry, knowledge.evidence
             self.devices[DeviceId(str(device))] = record
         rows = stored.get(STATE, {})
+        if "seats" in rows:
+            self._seats = msgspec.msgpack.decode(rows["seats"], type=Seats)
         if "plan" in rows:
             self._take(msgspec.msgpack.decode(rows["plan"], type=FleetPlan))
             self._clustered = msgspec.msgpack.decode(rows["clustered"], type=FleetPlan)
-            self._seats = msgspec.msgpack.decode(rows["seats"], type=Seats)
 
     # --- what is seen of devices
 
@@ -220,9 +221,9 @@ class Roster:
         """Every leader with its term."""
         return tuple(Seat(leader, term) for leader, term in sorted(self._seats.terms.items()))
 
-    def key_members(self) -> tuple[KeyMember, ...] | None:
-        """The leaders with their public sealing keys; None while one has not announced any."""
-        statuses = {leader: self.devices[DeviceId(leader)].status for leader in sorted(self._seats.terms)}
+    def key_members(self, leaders: Iterable[str]) -> tuple[KeyMember, ...] | None:
+        """These leaders with their public sealing keys; None while one has not announced any."""
+        statuses = {leader: self.devices[DeviceId(leader)].status for leader in sorted(leaders)}
         if not all(status.sealing_key for status in statuses.values()):
             return None
         return tuple(KeyMember(leader, each.sealing_key, each.certificate) for leader, each in statuses.items())
@@ -237,19 +238,29 @@ class Roster:
         """The term of each leader."""
         return self._seats.terms
 
-    def recluster(self, now: float, away_s: float) -> list[StoreOp]:
-        """Plan the fleet anew: every cluster gets the next term. Who is away for a short time keeps a place."""
+    def propose(self, now: float, failing: Collection[DeviceId] = ()) -> tuple[FleetPlan, list[StoreOp]]:
+        """Plan the fleet anew under the next term, which is taken; `adopt` puts the plan into force.
+
+        Whoever failed as a leader is not elected, unless a cluster has nobody else.
+        """
         ops = self.take_stock(now, at_once=True)
-        term = self._seats.term + 1
+        self._seats = msgspec.structs.replace(self._seats, term=self._seats.term + 1)
+        term = self._seats.term
         present = {device: self.devices[device].view for device in self.online}
-        plan = plan_assignments(present, self.plan, Term(term), self._settings, np.random.default_rng(term))
-        away = set(self.live(now, away_s)).difference(present)
-        plan = with_joiners(plan, {device: self.devices[device].view for device in away}, self._settings)
+        rng = np.random.default_rng(term)
+        plan = plan_assignments(present, self.plan, Term(term), self._settings, rng, failing=failing)
+        return plan, [*ops, self._stored_seats()]
+
+    def adopt(self, plan: FleetPlan, now: float, away_s: float) -> list[StoreOp]:
+        """Put a plan into force. Who is away for a short time, or came since it was made, gets a place."""
+        others = {device: self.devices[device].view for device in self.live(now, away_s)}
+        plan = with_joiners(plan, others, self._settings)
         self._take(plan)
         self._clustered = plan
+        term = int(plan.term)
         leaders: list[str] = [cluster.leader for cluster in plan.clusters]
         self._seats = Seats(term, dict.fromkeys(leaders, term), dict.fromkeys(leaders, 0))
-        return [*ops, *self.stored(), Put(STATE, "clustered", msgspec.msgpack.encode(plan))]
+        return [*self.stored(), Put(STATE, "clustered", msgspec.msgpack.encode(plan))]
 
     def join(self, device: DeviceId) -> list[StoreOp]:
         """Place a late joiner at once; its leader gets a revised assignment."""
@@ -301,10 +312,10 @@ class Roster:
 
     def stored(self) -> list[StoreOp]:
         """The plan and its terms, as they are to be durable."""
-        return [
-            Put(STATE, "plan", msgspec.msgpack.encode(self.plan)),
-            Put(STATE, "seats", msgspec.msgpack.encode(self._seats)),
-        ]
+        return [Put(STATE, "plan", msgspec.msgpack.encode(self.plan)), self._stored_seats()]
+
+    def _stored_seats(self) -> StoreOp:
+        return Put(STATE, "seats", msgspec.msgpack.encode(self._seats))
 
     def _members(self, cluster: ClusterPlan) -> Iterator[Member]:
         for device in cluster.members:

@@ -8,7 +8,7 @@ Algorithm 4. Every step is durable before it is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -85,6 +85,10 @@ class Rounds:
         self._misses: dict[str, int] = {}
         self._idle = 0
         """Rounds in a row in which too few clusters had merged anything."""
+        self._overdue = False
+        """Whether a round waits for its key."""
+        self._without_key: set[DeviceId] = set()
+        """Devices that did not do their part since a key was last made."""
 
     # --- life
 
@@ -115,6 +119,16 @@ class Rounds:
             yield from self._decryption.send_due(now)
 
     @property
+    def making_key(self) -> bool:
+        """Whether leaders, present or to come, make their key."""
+        return self._keys.under_way
+
+    @property
+    def failing(self) -> set[DeviceId]:
+        """Devices that should not be elected now."""
+        return self.lost | self._without_key
+
+    @property
     def interval_s(self) -> float:
         """From now to the opening of the next round: while nobody has work to merge, rounds become rarer.
 
@@ -142,6 +156,12 @@ class Rounds:
     def recluster_soon(self) -> None:
         """Cluster anew after this round, whatever the interval."""
         self.counter = msgspec.structs.replace(self.counter, since_reclustering=self._rules.recluster_every or 1)
+
+    def prepare_key(self, term: int, leaders: Sequence[DeviceId], now: float) -> Iterator[Command]:
+        """Let leaders make their key before the first round of their term; where it cannot be yet, it is made then."""
+        members = self._roster.key_members(leaders)
+        if self._protection.mode == "threshold" and len(leaders) > 1 and members is not None:
+            yield from self._keys.begin(term, members, now)
 
     def seat_lost(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """A leader was replaced: its contribution to the open round does not count, its key generation is void."""
@@ -194,6 +214,7 @@ class Rounds:
         missing = self._keys.missing()
         yield tell("key generation failed", "warning", missing=sorted(missing))
         self.lost.update(DeviceId(leader) for leader in missing)
+        self._without_key |= self.lost
         yield from self._keys.stop()
         self.ended = True
 
@@ -210,10 +231,14 @@ class Rounds:
         elif isinstance(message, Part):
             yield from self._contribution(sender, message, now)
 
-    def keys_made(self, event: KeysMade, now: float) -> Iterator[Command]:
-        """The joint key is here: the round can open."""
+    def keys_made(self, event: KeysMade) -> Iterator[Command]:
+        """The joint key is here."""
+        self._without_key.clear()
         yield from self._keys.made(event)
-        if self._round is None:
+
+    def open_if_overdue(self, now: float) -> Iterator[Command]:
+        """The round that waited for its key can open."""
+        if self._overdue:
             yield from self._open_next(now)
 
     def decryption_requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
@@ -226,7 +251,8 @@ class Rounds:
     def _open_next(self, now: float) -> Iterator[Command]:
         if self._round or self._model.final or not self._roster.seats():
             return
-        if not self._key_at_hand():
+        self._overdue = not self._key_at_hand()
+        if self._overdue:
             yield from self._make_key(now)
             return
         opened = max(self.counter.opened, self.counter.closed) + 1
@@ -244,7 +270,7 @@ class Rounds:
     def _make_key(self, now: float) -> Iterator[Command]:
         if self._keys.under_way:
             return
-        members = self._roster.key_members()
+        members = self._roster.key_members(self._roster.terms)
         if members is not None:
             yield from self._keys.begin(self._roster.highest_term, members, now)
         else:

@@ -98,7 +98,7 @@ class EncryptedWorld(TallyWorld):
     protection: ProtectionRules = PROTECTION
     failures: Counter[str] = field(default_factory=Counter)
     opened_in: Counter[bool] = field(default_factory=Counter)
-    """Rounds opened, by whether they were encrypted."""
+    """Rounds of several clusters, by whether they were encrypted."""
 
     def __post_init__(self) -> None:
         self.listener = self._listen
@@ -114,7 +114,7 @@ class EncryptedWorld(TallyWorld):
     def _listen(self, _name: str, told: Tell, _now: float) -> None:
         if told.what in ("job failed", "key work failed", "contribution failed"):
             self.failures[str(told.fields["reason"])] += 1
-        elif told.what == "round open":
+        elif told.what == "round open" and int(str(told.fields["leaders"])) > 1:
             self.opened_in[bool(told.fields["encrypted"])] += 1
 
     def books(self) -> float:
@@ -143,6 +143,11 @@ class EncryptedWorld(TallyWorld):
         """Whether the coordinator waits for shares of a stage."""
         held = self.coordinator._rounds._decryption if self.coordinator else None
         return held is not None and held._exchange is not None and held._stage == stage
+
+    def making_a_key(self) -> set[str]:
+        """The leaders, present or to come, that were called to make a key."""
+        opened = self.coordinator._rounds._keys._opened if self.coordinator else None
+        return {member.leader for member in opened.members} if opened else set()
 
     def leaders(self) -> list[str]:
         assert self.coordinator is not None
@@ -246,10 +251,29 @@ def test_a_leader_missing_while_the_key_is_made_is_replaced_and_the_key_made_ane
     assert told["joint key ready"] == 1
 
 
-def test_every_term_has_a_key_of_its_own() -> None:
+def test_every_term_has_a_key_of_its_own_and_has_it_before_the_term_before_ends() -> None:
     fleet = EncryptedWorld(devices=8, seed=1, faults=Faults())
-    fleet.world.run(lambda: fleet.world.told["clustered"] == 4, limit_s=120.0)
-    assert fleet.world.told["joint key ready"] == 3
+    told = fleet.world.told
+    for term in range(2, 6):
+        assert fleet.world.run(lambda term=term: told["clustered"] == term, limit_s=fleet.world.now + 60.0)
+        assert told["joint key ready"] == term, "the last one is of the term that begins"
+    assert told["key generation begins"] == 5
+    assert told["round abandoned"] == 0
+
+
+def test_leaders_to_come_who_do_not_make_a_key_do_not_come_into_office() -> None:
+    fleet = EncryptedWorld(devices=8, seed=1, faults=Faults())
+    told = fleet.world.told
+    assert fleet.world.run(lambda: told["key generation begins"] == 2, limit_s=120.0)
+    assert told["clustered"] == 1
+    office = fleet.leaders()
+    newcomer = fleet.world.parties[min(fleet.making_a_key() - set(office))]
+    fleet.world.cut(newcomer, for_s=500.0)
+    assert fleet.world.run(lambda: told["clustered"] == 2, limit_s=fleet.world.now + 60.0)
+    assert newcomer.name not in fleet.leaders()
+    assert told["key generation failed"] >= 1
+    completed = fleet.completed()
+    assert fleet.world.run(lambda: fleet.completed() > completed, limit_s=fleet.world.now + 60.0)
 
 
 class Mute(CryptoToolbox):

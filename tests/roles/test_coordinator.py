@@ -172,7 +172,7 @@ def test_the_federation_begins_when_enough_devices_are_there() -> None:
     office.give(online(B))
     commands = office.give(TimerFired("coordinator.gather"))
     assert kinds(commands) == [
-        "Persist", "Tell", "Publish ASSIGNMENT", "Publish ASSIGNMENT",
+        "Persist", "Persist", "Tell", "Publish ASSIGNMENT", "Publish ASSIGNMENT",
         "Publish GLOBAL_PART", "Publish MANIFEST", "SetTimer",
     ]  # fmt: skip
     assert all(c.retain for c in commands if isinstance(c, Publish)), "and the manifest comes last"

@@ -34,13 +34,18 @@ class Books:
         for device in devices:
             self.hear(device)
         if devices:
-            self.keep(self.roster.recluster(0.0, AWAY_S))
+            self.recluster(0.0)
 
     def _new(self) -> Roster:
         return Roster(self.settings, TrainingRules(steps=10, pause_s=2.0))
 
     def keep(self, ops: list[StoreOp]) -> None:
         self.store.apply(ops)
+
+    def recluster(self, now: float) -> None:
+        plan, ops = self.roster.propose(now)
+        self.keep(ops)
+        self.keep(self.roster.adopt(plan, now, AWAY_S))
 
     def hear(self, device: DeviceId, now: float = 0.0, **changes: object) -> None:
         self.keep(self.roster.heard(device, status(**changes), now))  # type: ignore[arg-type]
@@ -212,7 +217,7 @@ def test_at_a_clustering_the_absent_keep_their_place_for_a_while() -> None:
     books.hear(C, 10.0, online=False)
     books.hear(C, 70.0, online=False)  # retained, and read again: it has been away since 10
     books.hear(D, 60.0, online=False)
-    books.keep(books.roster.recluster(120.0, AWAY_S))
+    books.recluster(120.0)
     assert books.roster.cluster_of(C) is None
     assert books.roster.cluster_of(D) is not None
     assert books.leader in (A, B)

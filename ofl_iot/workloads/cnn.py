@@ -123,7 +123,8 @@ def _forward(layers: list[Tensor], images: Tensor) -> list[Passed]:
     Outputs of the first layer are a leaf of the graph of derivatives: what is wanted is the error at each output,
     not the derivative by each weight.
     """
-    functional = load_torch().nn.functional
+    torch = load_torch()
+    functional = torch.nn.functional
     passed: list[Passed] = []
     inputs = images
     for place in range(0, len(layers), 2):
@@ -133,7 +134,7 @@ def _forward(layers: list[Tensor], images: Tensor) -> list[Passed]:
         else:
             inputs = inputs.flatten(1)
             outputs = functional.linear(inputs, weights, bias)
-        if not passed and not outputs.is_inference():
+        if not passed and not torch.is_inference_mode_enabled():
             outputs.requires_grad_()
         passed.append(Passed(inputs, outputs))
         inputs = outputs.relu()

@@ -53,6 +53,8 @@ DEFAULT_HIDDEN = 512
 CONVOLUTION_UNITS = 64
 DROPOUT = 0.5
 _CLIPPED_AT_ONCE = 64
+_SHORTEST = 0.1
+"""Outputs shorter than this are not stretched to length 1 for comparison: nodes that went out would blow up a step."""
 
 
 class Contrast(msgspec.Struct, frozen=True):
@@ -258,7 +260,7 @@ def _add_contrast(
         return
     nodes = rng.choice(contrast.nodes, count, replace=False)
     ways = [_convolved(layers, each, nodes, rng) for each in (view, contrast.view)]
-    one, other = (torch.nn.functional.normalize(way.second.outputs, dim=1) for way in ways)
+    one, other = (torch.nn.functional.normalize(way.second.outputs, dim=1, eps=_SHORTEST) for way in ways)
     terms = nt_xent(one, other, contrast.temperature)
     passed = [layer for way in ways for layer in (way.first, way.second)]
     errors = torch.autograd.grad(contrast.weight * terms.sum(), [layer.outputs for layer in passed])

@@ -131,6 +131,14 @@ def test_contrast_alone_brings_the_two_views_of_a_node_together() -> None:
     assert term() < before - 0.1
 
 
+def test_nodes_whose_units_all_went_out_do_not_blow_up_the_contrast() -> None:
+    samples, params = samples_of(contrast=1.0), NET.initial(0)
+    params[12 * 64 : 13 * 64] = -100
+    job = TrainJob(steps=5, batch_size=10, learning_rate=0.01)
+    trained = NET.train(params, samples, ALL, job, np.random.default_rng(0)).params
+    assert np.abs(trained - params).max() < 1
+
+
 def test_a_single_node_cannot_be_contrasted() -> None:
     samples = samples_of(contrast=1.0)
     job = TrainJob(steps=1, batch_size=1, learning_rate=0.1)

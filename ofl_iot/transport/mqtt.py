@@ -57,9 +57,10 @@ class MqttLink:
         self._clock = clock
         settings.context()  # what cannot work is told now and not at the first connection
         self._rng = rng or random.Random()  # noqa: S311 -- jitter
-        self._backoff = Backoff(settings.backoff_min_s, settings.backoff_max_s, self._rng)
+        waits = (settings.backoff_min_s, settings.backoff_max_s, self._rng)
+        self._backoff = Backoff(*waits)
         self._outage = Outage()
-        self._subscriptions = Subscriptions()
+        self._subscriptions = Subscriptions(Backoff(*waits))
         if echo_topic is not None:
             self._subscriptions.want(checked_topic(echo_topic), 0)
         self._requests: dict[int, list[str]] = {}
@@ -154,6 +155,11 @@ class MqttLink:
         return self._subscriptions.granted
 
     @property
+    def all_granted(self) -> bool:
+        """Whether the broker confirmed every pattern."""
+        return not self._subscriptions.to_request()
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes written to the network since the start, protocol overhead included."""
         return self._closed_bytes_sent + (self._connection.client.sock.bytes_sent if self._connection else 0)
@@ -228,10 +234,13 @@ class MqttLink:
         return min(1.0, settings.keepalive_s / 4, settings.echo_interval_s / 4, settings.echo_timeout_s / 4)
 
     def _look_after(self, connection: Connection) -> None:
-        """Keep-alive and self-ping."""
+        """Keep-alive, refused subscriptions and self-ping."""
         connection.client.loop_misc()
         now = self._clock()
-        if self._echo_topic is None or connection.ended.done():
+        if connection.ended.done():
+            return
+        self._request(connection.client, self._subscriptions.to_ask_again(now))
+        if self._echo_topic is None:
             return
         if self._echo.deaf(now):
             self._subscriptions.distrust()
@@ -335,7 +344,7 @@ class MqttLink:
 
     def _on_answer(self, packet: int, reasons: Any) -> None:
         for pattern, reason in zip(self._requests.pop(packet, ()), reasons, strict=False):
-            self._subscriptions.answered(pattern, granted=not reason.is_failure)
+            self._subscriptions.answered(pattern, self._clock(), granted=not reason.is_failure)
             if reason.is_failure:
                 logger.warning("subscription refused client=%s pattern=%s", self._client_id, pattern)
 

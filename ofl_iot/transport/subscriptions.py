@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from ofl_iot.errors import TopicError
+from ofl_iot.transport.backoff import Backoff
 
 MAX_TOPIC_BYTES = 65_535
 
 
 class Subscriptions:
-    """The patterns a link wants, against those the broker's session is known to hold."""
+    """The patterns a link wants, against those the broker's session is known to hold.
 
-    def __init__(self) -> None:
+    A refused one is asked for again after a pause: a cluster that has just lost a node refuses what it grants later.
+    """
+
+    def __init__(self, backoff: Backoff) -> None:
         self._wanted: dict[str, int] = {}
         self._granted: set[str] = set()
         self._cancelled: set[str] = set()
+        self._refused: set[str] = set()
+        self._backoff = backoff
+        self._ask_again_at = 0.0
 
     @property
     def granted(self) -> frozenset[str]:
@@ -36,6 +43,7 @@ class Subscriptions:
         """The broker remembers nothing of ours."""
         self._granted.clear()
         self._cancelled.clear()
+        self._refused.clear()
 
     def distrust(self) -> None:
         """The broker's session may be broken: ask for everything again."""
@@ -49,10 +57,25 @@ class Subscriptions:
         """Patterns the broker may still hold although we no longer want them."""
         return sorted(self._cancelled)
 
-    def answered(self, pattern: str, *, granted: bool) -> None:
+    def answered(self, pattern: str, now: float, *, granted: bool) -> None:
         """The broker granted or refused a pattern."""
-        if granted and pattern in self._wanted:
+        if pattern not in self._wanted:
+            return
+        if granted:
             self._granted.add(pattern)
+            if not self._refused:
+                self._backoff.reset()
+        else:
+            if not self._refused:
+                self._ask_again_at = now + self._backoff.next_s()
+            self._refused.add(pattern)
+
+    def to_ask_again(self, now: float) -> list[tuple[str, int]]:
+        """Refused patterns whose pause is over, with their QoS; they count as asked for."""
+        if now < self._ask_again_at or not self._refused:
+            return []
+        again, self._refused = self._refused, set()
+        return [(pattern, qos) for pattern, qos in self._wanted.items() if pattern in again]
 
     def forgotten(self, pattern: str) -> None:
         """The broker confirmed a cancellation."""

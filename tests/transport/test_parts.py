@@ -87,21 +87,38 @@ def test_a_topic_that_cannot_be_published_to_is_refused(topic: str) -> None:
 
 
 def test_only_what_the_session_lacks_is_requested() -> None:
-    subscriptions = Subscriptions()
+    subscriptions = Subscriptions(Backoff(1.0, 4.0, random.Random(0)))
     subscriptions.want("a", 1)
     subscriptions.want("b", 0)
-    subscriptions.answered("a", granted=True)
-    subscriptions.answered("b", granted=False)
+    subscriptions.answered("a", 0.0, granted=True)
+    subscriptions.answered("b", 0.0, granted=False)
     assert subscriptions.to_request() == [("b", 0)]
     subscriptions.cancel("a")
     subscriptions.cancel("never-wanted")
     assert subscriptions.to_cancel() == ["a"]
-    subscriptions.answered("a", granted=True)  # a late answer to a pattern no longer wanted
+    subscriptions.answered("a", 0.0, granted=True)  # a late answer to a pattern no longer wanted
     assert subscriptions.granted == frozenset()
     subscriptions.session_lost()
     assert subscriptions.to_cancel() == []
     assert subscriptions.covers("b")
     assert not subscriptions.covers("a")
+
+
+def test_what_was_refused_is_asked_for_again_after_growing_pauses() -> None:
+    subscriptions = Subscriptions(Backoff(1.0, 4.0, random.Random(0)))
+    for pattern in ("a", "b", "c"):
+        subscriptions.want(pattern, 1)
+        subscriptions.answered(pattern, 0.0, granted=pattern == "a")
+    subscriptions.cancel("c")
+    assert subscriptions.to_ask_again(0.4) == []
+    assert subscriptions.to_ask_again(1.0) == [("b", 1)]
+    assert subscriptions.to_ask_again(9.0) == []  # it was asked for; no answer yet
+    subscriptions.answered("b", 10.0, granted=False)
+    assert subscriptions.to_ask_again(10.9) == []
+    assert subscriptions.to_ask_again(12.0) == [("b", 1)]
+    subscriptions.answered("b", 13.0, granted=True)
+    assert subscriptions.to_ask_again(99.0) == []
+    assert subscriptions.granted == {"a", "b"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=50), st.booleans()), max_size=40))

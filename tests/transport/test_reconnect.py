@@ -389,6 +389,37 @@ def test_a_broker_that_sends_rubbish_does_no_harm(
     assert "subscription refused client=a pattern=t" in caplog.text
 
 
+def test_a_subscription_refused_for_a_while_is_asked_for_again(
+    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cluster that has just lost a node refuses what it grants a moment later."""
+
+    async def story() -> None:
+        async def refuse_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b"\x20\x02\x00\x00")  # CONNACK
+            for packet, answer in ((1, 0x80), (2, 0x80), (3, 1)):
+                await reader.readuntil(b"\x00\x01t\x01")  # the end of SUBSCRIBE
+                writer.write(b"\x90\x03\x00" + bytes([packet, answer]))  # SUBACK
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(refuse_twice, "127.0.0.1", 0)
+        link = MqttLink(impatient(server.sockets[0].getsockname()[1], keepalive_s=1), "a")
+        link.subscribe("t", 1)
+        assert not link.all_granted
+        link.start(recorder())
+        await eventually(lambda: link.granted == {"t"})
+        assert link.all_granted
+        assert link.connections == 1
+        await link.stop()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(story())
+    assert caplog.text.count("subscription refused client=a pattern=t") == 2
+
+
 def test_stopping_a_stalled_link_gives_up_at_the_deadline(
     open_broker: Any, linked: Any, tcp_proxy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,6 +15,7 @@ from agents.cli import check_writable
 from ofl_iot.errors import ConfigError
 
 BENCHES = {
+    "broker": "agents.bench_broker",
     "opportunity": "agents.bench_opportunity",
     "crypto": "agents.bench_crypto",
     "detection": "agents.bench_detection",
@@ -27,7 +28,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Which one, how long, on which data."""
     parser.add_argument("what", choices=sorted(BENCHES))
     parser.add_argument("--json", type=Path, nargs="?", metavar="FILE", help="write the figures there too")
-    parser.add_argument("--quick", action="store_true", help="fewer seeds and rounds (detection, learning)")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer seeds, rounds or clients (broker, detection, learning)"
+    )
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="folder of MNIST's files (detection, learning; default: $OFL_DATA)"
     )

@@ -84,6 +84,8 @@ class Section:
     blocks: tuple[Block, ...] = ()
     sheets: dict[str, Sheet] = field(default_factory=dict)
     """CSV files by their name without the ending."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Other files, for a README: drawings and tables."""
 
 
 def sheet(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> Sheet:

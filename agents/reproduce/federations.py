@@ -109,6 +109,7 @@ def _result(system: str, task: Task, plan: Plan, watch: Watch, began: float) -> 
     judge = _judge(task, plan)
     federation = federation_id(ofl_settings(plan).federation.id) if system == OFL else FEDERATION
     total, leading = watch.mean_bytes_up(), watch.mean_leader_bytes(federation)
+    server = watch.running.broker.session(COORDINATOR).traffic
     return Result(
         system=system,
         task=task.name,
@@ -130,6 +131,8 @@ def _result(system: str, task: Task, plan: Plan, watch: Watch, began: float) -> 
         failures=watch.failures,
         virtual_s=watch.running.now,
         wall_s=time.perf_counter() - began,
+        server_bytes_up=server.up,
+        server_bytes_down=server.down,
     )
 
 

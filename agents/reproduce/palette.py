@@ -67,6 +67,6 @@ def series_css() -> str:
 
 def alone(svg: str) -> str:
     """A drawing as a file of its own, on white, for a README."""
-    style = f"svg{{{colours(dark=False)}background:#fff}}{CHART_CSS}{series_css()}"
+    style = f"svg{{{colours(dark=False)}background:#fff}}{CHART_CSS}{series_css()}".replace("\n", "")
     head, rest = svg.split(">", 1)
     return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{rest}\n'

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -104,46 +105,95 @@ FEATURES: Mapping[str, frozenset[str]] = MappingProxyType(
         "ofl": frozenset(FEATURES_ORDER),
     }
 )
-COMMUNICATION: Mapping[tuple[str, str], str] = MappingProxyType(
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the paper's formulas are of; K = log2 N clusters of N / K devices."""
+
+    devices: float
+    parameters: float
+    local_steps: float = 5.0
+    gamma: float = 0.2
+    """gamma_up + gamma_down."""
+
+    @property
+    def clusters(self) -> float:
+        """K."""
+        return math.log2(self.devices)
+
+    @property
+    def members(self) -> float:
+        """N_k."""
+        return self.devices / self.clusters
+
+
+@dataclass(frozen=True)
+class Claim:
+    """How something grows: as the paper writes it, and to compute with."""
+
+    text: str
+    formula: Callable[[Sizes], float]
+
+
+_MODEL = Claim("O(|θ|)", lambda s: s.parameters)
+_STEPS = Claim("O(T·|θ|)", lambda s: s.local_steps * s.parameters)
+_MEMBERS = Claim("O(N_k·|θ|)", lambda s: s.members * s.parameters)
+_CLUSTERS = Claim("O(K·|θ|)", lambda s: s.clusters * s.parameters)
+
+COMMUNICATION: Mapping[tuple[str, str], Claim] = MappingProxyType(
     {
-        ("cfl", "worker"): "O(|θ|)",
-        ("cfl", "server"): "O(N·|θ|)",
-        ("ifca", "worker"): "O(T·|θ|)",
-        ("ifca", "server"): "O((T+N)·|θ|)",
-        ("fldp", "worker"): "O(N+|θ|)",
-        ("fldp", "server"): "O(N·|θ|+|θ|)",
-        ("fedphe", "worker"): "O(|θ|+|θ|²)",
-        ("fedphe", "server"): "O(N·|θ|+N·|θ|²)",
-        ("rfl-ha", "worker"): "O(|θ|)",
-        ("rfl-ha", "leader"): "O(N_k·|θ|)",
-        ("rfl-ha", "server"): "O(K·|θ|)",
-        ("ahfl", "worker"): "O(|θ|)",
-        ("ahfl", "leader"): "O(N_k·|θ|)",
-        ("ahfl", "server"): "O(K·|θ|)",
-        ("ofl", "worker"): "O((γ_up+γ_down)·|θ|)",
-        ("ofl", "leader"): "O((γ_up+γ_down)·N_k·|θ|+|θ|)",
-        ("ofl", "server"): "O(K·|θ|)",
+        ("cfl", "worker"): _MODEL,
+        ("cfl", "server"): Claim("O(N·|θ|)", lambda s: s.devices * s.parameters),
+        ("ifca", "worker"): _STEPS,
+        ("ifca", "server"): Claim("O((T+N)·|θ|)", lambda s: (s.local_steps + s.devices) * s.parameters),
+        ("fldp", "worker"): Claim("O(N+|θ|)", lambda s: s.devices + s.parameters),
+        ("fldp", "server"): Claim("O(N·|θ|+|θ|)", lambda s: (s.devices + 1) * s.parameters),
+        ("fedphe", "worker"): Claim("O(|θ|+|θ|²)", lambda s: s.parameters + s.parameters**2),
+        ("fedphe", "server"): Claim("O(N·|θ|+N·|θ|²)", lambda s: s.devices * (s.parameters + s.parameters**2)),
+        ("rfl-ha", "worker"): _MODEL,
+        ("rfl-ha", "leader"): _MEMBERS,
+        ("rfl-ha", "server"): _CLUSTERS,
+        ("ahfl", "worker"): _MODEL,
+        ("ahfl", "leader"): _MEMBERS,
+        ("ahfl", "server"): _CLUSTERS,
+        ("ofl", "worker"): Claim("O((γ_up+γ_down)·|θ|)", lambda s: s.gamma * s.parameters),
+        ("ofl", "leader"): Claim(
+            "O((γ_up+γ_down)·N_k·|θ|+|θ|)", lambda s: s.gamma * s.members * s.parameters + s.parameters
+        ),
+        ("ofl", "server"): _CLUSTERS,
     }
 )
-COMPUTATION: Mapping[tuple[str, str], str] = MappingProxyType(
+COMPUTATION: Mapping[tuple[str, str], Claim] = MappingProxyType(
     {
-        ("cfl", "worker"): "O(|θ|)",
-        ("cfl", "server"): "O((N_k²+N·log N)·|θ|)",
-        ("ifca", "worker"): "O(T·|θ|)",
-        ("ifca", "server"): "O(K·N+K·T·|θ|)",
-        ("fldp", "worker"): "O(N·log N+|θ|²)",
-        ("fldp", "server"): "O(N·(log N+|θ|)+|θ|²)",
-        ("fedphe", "worker"): "O(T·|θ|+|θ|²)",
-        ("fedphe", "server"): "O((N+N_k)·|θ|+|θ|²)",
-        ("rfl-ha", "worker"): "O(|θ|)",
-        ("rfl-ha", "leader"): "O(N_k·|θ|)",
-        ("rfl-ha", "server"): "O(K·|θ|+N·K)",
-        ("ahfl", "worker"): "O(|θ|)",
-        ("ahfl", "leader"): "O(N_k·|θ|)",
-        ("ahfl", "server"): "O(K·N+K·|θ|)",
-        ("ofl", "worker"): "O(T·|θ|)",
-        ("ofl", "leader"): "O(N_k·|θ|)",
-        ("ofl", "server"): "O(N·K+K·|θ|·log|θ|)",
+        ("cfl", "worker"): _MODEL,
+        ("cfl", "server"): Claim(
+            "O((N_k²+N·log N)·|θ|)", lambda s: (s.members**2 + s.devices * math.log2(s.devices)) * s.parameters
+        ),
+        ("ifca", "worker"): _STEPS,
+        ("ifca", "server"): Claim(
+            "O(K·N+K·T·|θ|)", lambda s: s.clusters * s.devices + s.clusters * s.local_steps * s.parameters
+        ),
+        ("fldp", "worker"): Claim("O(N·log N+|θ|²)", lambda s: s.devices * math.log2(s.devices) + s.parameters**2),
+        ("fldp", "server"): Claim(
+            "O(N·(log N+|θ|)+|θ|²)", lambda s: s.devices * (math.log2(s.devices) + s.parameters) + s.parameters**2
+        ),
+        ("fedphe", "worker"): Claim("O(T·|θ|+|θ|²)", lambda s: s.local_steps * s.parameters + s.parameters**2),
+        ("fedphe", "server"): Claim(
+            "O((N+N_k)·|θ|+|θ|²)", lambda s: (s.devices + s.members) * s.parameters + s.parameters**2
+        ),
+        ("rfl-ha", "worker"): _MODEL,
+        ("rfl-ha", "leader"): _MEMBERS,
+        ("rfl-ha", "server"): Claim("O(K·|θ|+N·K)", lambda s: s.clusters * s.parameters + s.devices * s.clusters),
+        ("ahfl", "worker"): _MODEL,
+        ("ahfl", "leader"): _MEMBERS,
+        ("ahfl", "server"): Claim("O(K·N+K·|θ|)", lambda s: s.clusters * s.devices + s.clusters * s.parameters),
+        ("ofl", "worker"): _STEPS,
+        ("ofl", "leader"): _MEMBERS,
+        ("ofl", "server"): Claim(
+            "O(N·K+K·|θ|·log|θ|)",
+            lambda s: s.devices * s.clusters + s.clusters * s.parameters * math.log2(s.parameters),
+        ),
     }
 )
 

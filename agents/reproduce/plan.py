@@ -109,6 +109,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that failed: a model that diverges ends in these."""
     virtual_s: float
     wall_s: float
+    server_bytes_up: int = 0
+    """What the server or coordinator sends, whole run;"""
+    server_bytes_down: int = 0
+    """and what it receives."""
 
     def bytes_to(self, accuracy: float) -> float | None:
         """Bytes up per device when a global model first was as good as that; None if none ever was."""

@@ -58,6 +58,8 @@ class Reproduction:
         for section in sections:
             for name, sheet in section.sheets.items():
                 write_atomically(self.out / f"{name}.csv", sheet.text().encode())
+            for name, content in section.files.items():
+                write_atomically(self.out / name, content.encode())
         cover = self._cover(shown, found, failures)
         write_atomically(self.out / "report.html", render(cover, sections).encode())
         return [section for section in sections if section.name in {each.name for each in self.experiments}]

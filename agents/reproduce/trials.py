@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from agents.reproduce.cells import Cell
+from agents.reproduce.charts import Series, line_chart
 from agents.reproduce.experiments.base import Found
 from agents.reproduce.plan import Plan, Result
 from agents.reproduce.selection import Options
@@ -79,6 +81,29 @@ def mean_curve(
     spreads = [Spread.of([_at(curve, place) for curve in curves]) for place in places]
     points = [(place, each.mean) for place, each in zip(places, spreads, strict=True)]
     return points, [each.deviation for each in spreads]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Results that are shown as one line."""
+
+    key: str
+    label: str
+    results: Sequence[Result]
+
+
+def variant_chart(title: str, variants: Sequence[Variant], *, by_bytes: bool = False) -> str:
+    """Learning curves of some variants over virtual time or over bytes; empty where nothing is known."""
+    series = []
+    for variant in variants:
+        points, deviations = mean_curve(variant.results, over_bytes if by_bytes else over_time)
+        known = [(point, room) for point, room in zip(points, deviations, strict=True) if point[0] > 0 or not by_bytes]
+        if known:
+            series.append(Series(variant.key, variant.label, [p for p, _ in known], [room for _, room in known]))
+    if not series:
+        return ""
+    x = "MB up per device" if by_bytes else "virtual seconds"
+    return line_chart(title, series, x=x, y="accuracy %", x_log=by_bytes)
 
 
 def _at(curve: Curve, place: float) -> float:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from agents.display import size_text
 from agents.reproduce import paper
 from agents.reproduce.cells import Cell
-from agents.reproduce.charts import Dot, Series, dot_chart, line_chart
-from agents.reproduce.document import Block, Figure, Section, Sheet, Table, Text, Tone, Toned, sheet, table
+from agents.reproduce.charts import Dot, dot_chart
+from agents.reproduce.document import Block, Figure, Section, Sheet, Table, Text, Tone, Toned, markdown, sheet, table
 from agents.reproduce.experiments.base import Experiment, Found
+from agents.reproduce.palette import alone
 from agents.reproduce.plan import Result
 from agents.reproduce.selection import Options
-from agents.reproduce.trials import accuracy, mean_curve, over_bytes, over_time, results, spread, trial
+from agents.reproduce.trials import Variant, accuracy, over_bytes, results, spread, trial, variant_chart
 from agents.reproduce.verdicts import RULE, Spread, Target, common_level, compare, cost_to_reach, smoothed
 
 COLUMNS = ("dataset", "system", "accuracy_mean", "accuracy_std", "bytes_up_per_device", "paper")
@@ -71,7 +72,9 @@ def section(options: Options, found: Found) -> Section:
             "by seed; bytes are all that a device sends, as a leader too, mean over the devices."
         ),
     ]
-    return Section("table3", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), {"table3": _sheet(rows)})
+    figure = accuracy_figure(board)
+    files = {"table3.svg": alone(figure.drawings[0]), "table3.md": markdown(_overview(board))}
+    return Section("table3", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), {"table3": _sheet(rows)}, files)
 
 
 def targets(options: Options, found: Found) -> list[Target]:
@@ -138,27 +141,39 @@ def accuracy_figure(board: Board) -> Figure:
     return Figure((drawing,), "Dots are measured, hollow diamonds are the paper's.", (*legend, ("quoted", "the paper")))
 
 
+def _overview(board: Board) -> Table:
+    """A row for each data set, for a README: accuracies with the paper's in brackets, and OFL's share of the bytes."""
+    rows = []
+    for dataset in board.datasets:
+        cells_ = []
+        for system in board.systems:
+            ours, reported = board.accuracy(dataset, system), paper.ACCURACY.get((dataset, system))
+            cells_.append((ours.text() if ours else "–") + (f" ({reported.mean:.2f})" if reported else ""))
+        ratio = _byte_ratio(board, dataset, 1.0)
+        rows.append((paper.title(dataset), *cells_, f"1/{1 / ratio[0].mean:.1f}" if ratio else "–"))
+    names = (paper.title(system) for system in board.systems)
+    return table(("accuracy % (the paper's)", *names, "OFL's bytes of FedAvg's"), rows)
+
+
 def _curves(board: Board) -> list[Figure]:
     legend = tuple((system, paper.title(system)) for system in board.systems)
+    captions = {
+        False: "Learning over the time of the simulated devices.",
+        True: "The same over what a device has sent.",
+    }
     figures = []
-    for curve_of, x, log, caption in (
-        (over_time, "virtual seconds", False, "Learning over the time of the simulated devices."),
-        (over_bytes, "MB up per device", True, "The same over what a device has sent."),
-    ):
-        drawings = []
-        for dataset in board.datasets:
-            series = []
-            for system in board.systems:
-                points, deviations = mean_curve(board.results(dataset, system), curve_of)
-                known = [(place, value, room) for (place, value), room in zip(points, deviations, strict=True)]
-                kept = [each for each in known if each[0] > 0 or not log]
-                if kept:
-                    pairs = [(place, value) for place, value, _ in kept]
-                    series.append(Series(system, paper.title(system), pairs, [room for *_, room in kept]))
-            if series:
-                drawings.append(line_chart(paper.title(dataset), series, x=x, y="accuracy %", x_log=log))
-        if drawings:
-            figures.append(Figure(tuple(drawings), f"{caption} Bands are one deviation of the seeds.", legend))
+    for by_bytes, caption in captions.items():
+        drawings = [
+            variant_chart(
+                paper.title(dataset),
+                [Variant(name, paper.title(name), board.results(dataset, name)) for name in board.systems],
+                by_bytes=by_bytes,
+            )
+            for dataset in board.datasets
+        ]
+        shown = tuple(filter(None, drawings))
+        if shown:
+            figures.append(Figure(shown, f"{caption} Bands are one deviation of the seeds.", legend))
     return figures
 
 

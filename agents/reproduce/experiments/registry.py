@@ -1,8 +1,21 @@
-"""All experiments by the names of the command line."""
+"""All experiments by the names of the command line, in the order of the report."""
 
 from __future__ import annotations
 
-from agents.reproduce.experiments import accuracy
+from agents.reproduce.experiments import accuracy, attacks, costs, crypto, gamma, privacy, resources, scale
 from agents.reproduce.experiments.base import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (accuracy.EXPERIMENT,)}
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        accuracy.EXPERIMENT,
+        costs.EXPERIMENT,
+        scale.SCALE,
+        scale.LEADERS,
+        gamma.EXPERIMENT,
+        resources.EXPERIMENT,
+        privacy.EXPERIMENT,
+        crypto.EXPERIMENT,
+        attacks.EXPERIMENT,
+    )
+}

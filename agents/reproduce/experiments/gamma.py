@@ -1,0 +1,119 @@
+"""How much of the model should move: sweeps of gamma_up and gamma_down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents.reproduce import paper
+from agents.reproduce.cells import Cell
+from agents.reproduce.document import Block, Figure, Section, sheet, table
+from agents.reproduce.experiments.base import Experiment, Found
+from agents.reproduce.plan import Result
+from agents.reproduce.selection import Options
+from agents.reproduce.trials import Variant, accuracy, results, trial, variant_chart
+
+DATA = ("mnist", "cora")
+GAMMAS, QUICK_GAMMAS = (0.01, 0.05, 0.1, 0.3, 1.0), (0.05, 0.1, 1.0)
+FIXED = 0.1
+DIRECTIONS = ("gamma_up", "gamma_down")
+
+
+def sweep(options: Options, dataset: str, direction: str, gamma: float) -> list[Cell]:
+    """One value of one direction, the other at 0.1; links have a rate, so that what is sent takes its time."""
+    changes: dict[str, Any] = {**dict.fromkeys(DIRECTIONS, FIXED), direction: gamma, "limited_links": True}
+    return [trial(options, dataset, "ofl", options.seeds[0], **changes)]
+
+
+def gammas(options: Options) -> tuple[float, ...]:
+    """The values of a sweep."""
+    return QUICK_GAMMAS if options.quick else GAMMAS
+
+
+def cells(options: Options) -> list[Cell]:
+    """Both sweeps on each data set."""
+    return [
+        cell
+        for dataset in _data(options)
+        for direction in DIRECTIONS
+        for gamma in gammas(options)
+        for cell in sweep(options, dataset, direction, gamma)
+    ]
+
+
+def section(options: Options, found: Found) -> Section:
+    """Curves and a table for each direction."""
+    known: dict[tuple[str, str, float], list[Result]] = {
+        (dataset, direction, gamma): each
+        for dataset in _data(options)
+        for direction in DIRECTIONS
+        for gamma in gammas(options)
+        if (each := results(found, sweep(options, dataset, direction, gamma)))
+    }
+    legend = tuple((str(place), f"γ = {gamma:g}") for place, gamma in enumerate(gammas(options), 1))
+    blocks: list[Block] = []
+    for direction in DIRECTIONS:
+        other = next(name for name in DIRECTIONS if name != direction)
+        for by_bytes in (False, True):
+            drawings = [
+                variant_chart(
+                    f"{paper.title(dataset)}: {direction}",
+                    [
+                        Variant(str(place), f"γ = {gamma:g}", known.get((dataset, direction, gamma), []))
+                        for place, gamma in enumerate(gammas(options), 1)
+                    ],
+                    by_bytes=by_bytes,
+                )
+                for dataset in _data(options)
+            ]
+            shown = tuple(filter(None, drawings))
+            if shown:
+                blocks.append(Figure(shown, f"{direction} varies, {other} is {FIXED}; one seed.", legend))
+    rows = [
+        (dataset, direction, gamma, each[0].accuracy, each[0]) for (dataset, direction, gamma), each in known.items()
+    ]
+    blocks.append(
+        table(
+            ("data", "direction", "γ", "accuracy %", "best %", "MB up per device", "MB down per device"),
+            [
+                (
+                    paper.title(dataset),
+                    direction,
+                    f"{gamma:g}",
+                    mean.text() if (mean := accuracy([result])) else "–",
+                    f"{100 * result.best_accuracy:.2f}",
+                    f"{result.bytes_up_per_device / 1e6:.2f}",
+                    f"{result.bytes_down_per_device / 1e6:.2f}",
+                )
+                for dataset, direction, gamma, _, result in rows
+            ],
+        )
+    )
+    columns = ("dataset", "direction", "gamma", "accuracy", "bytes_up_per_device", "bytes_down_per_device")
+    content = [
+        (
+            dataset,
+            direction,
+            gamma,
+            100 * value,
+            round(result.bytes_up_per_device),
+            round(result.bytes_down_per_device),
+        )
+        for dataset, direction, gamma, value, result in rows
+    ]
+    return Section(
+        "fig-gamma", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), {"fig-gamma": sheet(columns, content)}
+    )
+
+
+def _data(options: Options) -> list[str]:
+    return options.datasets(DATA[:1] if options.quick else DATA)
+
+
+EXPERIMENT = Experiment(
+    name="fig-gamma",
+    title="How much of the model moves",
+    paper="The paper: figures “Impact of γ_up when N=16, γ_down=0.1” and “Impact of γ_down when N=16, γ_up=0.1”. "
+    "Larger is not always better, because more parameters keep devices and leaders busy. Its numbers are not printed.",
+    cells=cells,
+    section=section,
+)

@@ -1,0 +1,110 @@
+"""What OFL's devices spend by type, and what Eq. 4 lets them send and fetch when something is scarce."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from agents.learning_federation import Hardware, Member, make_world
+from agents.reproduce.cells import Cell
+from agents.reproduce.federations import ofl_settings
+from agents.reproduce.work.federation import Trial
+from agents.reproduce.worker import Tell
+from agents.simulate import device_names
+from ofl_iot.fleet.devices import DEVICE_TYPES, DeviceType
+from ofl_iot.ids import COORDINATOR
+from ofl_iot.roles.commands import Tell as Told
+from ofl_iot.roles.coordinator import CoordinatorMachine
+from ofl_iot.roles.planning import ResourceRules, plan_contact
+from ofl_iot.roles.rules import TrainingRules
+from ofl_iot.runtime.telemetry import SimulatedSource
+from ofl_iot.workloads.tasks import load_task
+
+IDLE, FULL = 0.3, 1.0
+"""Shares of a type's power that an idle and a training device draws, as in `SimulatedSource`."""
+
+
+def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
+    """Means of a device of each type over a whole run."""
+    trial = msgspec.convert(cell.settings, Trial)
+    dealing, plan = trial.dealing, trial.plan
+    task = load_task(
+        cell.dataset,
+        data,
+        devices=dealing.devices,
+        seed=cell.seed,
+        split=dealing.split,
+        samples=dealing.samples,
+        hidden=dealing.hidden,
+    )
+    steps: Counter[str] = Counter()
+    rounds = [0]
+
+    def listen(name: str, told: Told, _now: float) -> None:
+        if told.what == "trained":
+            steps[name] += int(str(told.fields["steps"]))
+        elif told.what == "round closed":
+            rounds[0] += 1
+            tell(rounds[0] / plan.rounds, f"round {rounds[0]}")
+
+    hardware = Hardware(plan.device_types, plan.limited_links)
+    world = make_world(ofl_settings(plan), [Member(each) for each in task.devices], task.test, listen, hardware)
+
+    def done() -> bool:
+        machine = world.parties[COORDINATOR].machine
+        return isinstance(machine, CoordinatorMachine) and machine.finished
+
+    world.run(done, limit_s=600 + 20 * plan.rounds * plan.round_s)
+    dealt = hardware.deal(dealing.devices)
+    spent: dict[str, list[dict[str, float]]] = {}
+    for name, (kind, _) in zip(device_names(dealing.devices), dealt, strict=True):
+        traffic = world.broker.session(name).traffic
+        spent.setdefault(kind.name, []).append(
+            _spent(kind, steps[name] * plan.step_s, world.now)
+            | {"bytes_up": traffic.up, "bytes_down": traffic.down, "steps": steps[name]}
+        )
+    types = {
+        kind: {figure: float(np.mean([each[figure] for each in devices])) for figure in devices[0]}
+        for kind, devices in sorted(spent.items())
+    }
+    return {"types": types, "virtual_s": world.now, "parameters": task.test.size, "plans": plans(task.test.size)}
+
+
+def _spent(kind: DeviceType, reference_s: float, total_s: float) -> dict[str, float]:
+    """Busy share and mean power of a device that computed what takes type D `reference_s`."""
+    busy = min(1.0, reference_s / kind.relative_speed / max(total_s, 1e-9))
+    return {"busy": busy, "power_w": kind.power_w * (IDLE + (FULL - IDLE) * busy)}
+
+
+def plans(size: int) -> list[dict[str, Any]]:
+    """Eq. 4 for each type under some scarcities, by both objectives."""
+    scarcities: dict[str, tuple[dict[str, Any], float]] = {
+        "plenty": ({}, np.inf),
+        "slow link": ({"link_share": 0.5 * size * 2.1 / 60 / (20e6 / 8)}, np.inf),
+        "little battery": ({"battery_wh": 0.02}, np.inf),
+        "budget nearly spent": ({}, 3.0),
+    }
+    training = TrainingRules()
+    rows = []
+    for scarcity, (changes, steps_left) in scarcities.items():
+        for kind in DEVICE_TYPES.values():
+            source = SimulatedSource(kind, np.random.default_rng(1), lambda: 0.0, battery_wh=changes.get("battery_wh"))
+            report = msgspec.structs.replace(source.read(), samples=2000)
+            for objective in ("fair", "linear"):
+                rules = ResourceRules(objective=objective, **changes)
+                made = plan_contact(size, report, training, rules, steps_left)
+                rows.append(
+                    {
+                        "scarcity": scarcity,
+                        "type": kind.name,
+                        "objective": objective,
+                        "gamma_up": made.gamma_up,
+                        "gamma_down": made.gamma_down,
+                        "binding": made.binding,
+                    }
+                )
+    return rows

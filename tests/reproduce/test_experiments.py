@@ -1,0 +1,172 @@
+"""Experiments as declarations: what they ask for, and what they make of results, whole or in part."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+
+from agents.reproduce import paper
+from agents.reproduce.cells import Cell, Finished
+from agents.reproduce.document import Table, plain_text
+from agents.reproduce.experiments import accuracy, costs, crypto
+from agents.reproduce.experiments.base import Experiment, Found
+from agents.reproduce.experiments.registry import EXPERIMENTS
+from agents.reproduce.plan import Operations, Point, Result
+from agents.reproduce.selection import Options
+from agents.reproduce.work.federation import Trial
+
+ACCURACIES = {"ofl": 0.97, "fedavg": 0.98, "cfl": 0.90, "rfl-ha": 0.91}
+OPTIONS = [Options(), Options(quick=True, seeds=(7,)), Options(only=("digits",), seeds=(1, 2))]
+NAMES = (
+    "table1",
+    "table3",
+    "fig-scale",
+    "fig-gamma",
+    "fig-leaders",
+    "fig-resources",
+    "fig-dp",
+    "fig-crypto",
+    "attacks",
+)
+
+
+def federation(cell: Cell) -> dict[str, object]:
+    """What a federation could have come to; bytes grow with the model, OFL's are a twelfth."""
+    trial = msgspec.convert(cell.settings, Trial)
+    final, devices, parameters = (
+        ACCURACIES.get(cell.system, 0.5),
+        trial.dealing.devices,
+        64 * (trial.dealing.hidden or 9),
+    )
+    share = 1 / 12 if cell.system == "ofl" else 1.0
+    curve = tuple(Point(float(t), share * t * 4.0 * parameters, final * t / 10) for t in range(1, 11))
+    sent = curve[-1].bytes_up_per_device
+    result = Result(
+        system=cell.system,
+        task=cell.dataset,
+        seed=cell.seed,
+        judge="test",
+        accuracy=final,
+        best_accuracy=final,
+        curve=curve,
+        bytes_up_per_device=sent,
+        bytes_up_device_role=0.75 * sent,
+        bytes_up_leader_role=0.25 * sent,
+        bytes_down_per_device=2 * sent,
+        device_accuracies={f"device-{n}": final - n / 1000 for n in range(devices)} if trial.plan.judge_devices else {},
+        leader_terms_by_type={"A": 1, "B": 2, "C": 2, "D": 4},
+        operations=Operations(
+            trained_steps=10 * devices, merged_parameters=devices * parameters, server_multiply_adds=9
+        ),
+        parameters=parameters,
+        devices=devices,
+        rounds=10,
+        failures=0,
+        virtual_s=10.0,
+        wall_s=1.0,
+        server_bytes_up=4 * parameters * devices,
+    )
+    return msgspec.to_builtins(result)
+
+
+def finished(cell: Cell) -> Finished | None:
+    """Results for all cells of federations, none for the others."""
+    if cell.work != "agents.reproduce.work.federation":
+        return None
+    return Finished(cell=cell, result=federation(cell), wall_s=1.0, commit="abc")
+
+
+def texts(experiment: Experiment, options: Options, found: Found) -> str:
+    section = experiment.section(options, found)
+    tables = [block for block in section.blocks if isinstance(block, Table)]
+    return "\n".join(" | ".join(plain_text(cell) for cell in row) for shown in tables for row in shown.rows)
+
+
+def test_the_experiments_are_those_of_the_command_line() -> None:
+    assert sorted(EXPERIMENTS) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_are_plain_json_and_of_modules_that_exist(name: str, options: Options) -> None:
+    cells = EXPERIMENTS[name].cells(options)
+    assert cells
+    for cell in cells:
+        assert json.loads(json.dumps(cell.settings)) == cell.settings
+        assert cell.seed in options.seeds
+        assert re.fullmatch(r"agents\.reproduce\.work\.\w+", cell.work)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("get", [lambda _: None, finished], ids=["nothing", "federations"])
+def test_a_section_can_be_made_of_whatever_is_finished(name: str, options: Options, get) -> None:  # type: ignore[no-untyped-def]
+    experiment = EXPERIMENTS[name]
+    section = experiment.section(options, Found(get))
+    assert section.name == name
+    assert name in section.sheets
+    for target in experiment.targets(options, Found(get)):
+        assert target.text
+
+
+def test_table_3_has_a_row_for_each_cell_of_the_papers_table_and_a_verdict() -> None:
+    section = accuracy.EXPERIMENT.section(Options(), Found(finished))
+    sheet = section.sheets["table3"]
+    assert sheet.columns == ("dataset", "system", "accuracy_mean", "accuracy_std", "bytes_up_per_device", "paper")
+    assert {(row[0], row[1]) for row in sheet.rows} == set(paper.ACCURACY)
+    assert all(row[5] == paper.ACCURACY[str(row[0]), str(row[1])].mean for row in sheet.rows)
+    shown = texts(accuracy.EXPERIMENT, Options(), Found(finished))
+    assert "MNIST | OFL | 97.00 ± 0.00 | 94.17 ± 0.19 | +2.83 | better" in shown
+    assert "MNIST | FedAvg | 98.00 ± 0.00 | 97.70 ± 0.00 | +0.30 | reproduced" in shown
+    assert section.files["table3.md"].startswith("| accuracy %")
+    assert section.files["table3.svg"].startswith("<svg")
+
+
+def test_targets_say_what_is_met_and_what_is_missed() -> None:
+    targets = {target.what: target for target in accuracy.EXPERIMENT.targets(Options(), Found(finished))}
+    assert targets["MNIST: OFL's accuracy against the paper's OFL"].met
+    assert not targets["MNIST: OFL's accuracy against the paper's FedAvg"].met
+    assert targets["Cora: OFL's accuracy against CFL's in the same run"].met
+    bytes_ = targets["MNIST: OFL's bytes up per device as a share of FedAvg's, to the same accuracy"]
+    assert bytes_.met
+    assert bytes_.value == pytest.approx(1 / 12)
+
+
+def test_table_1_finds_the_exponents_of_what_was_counted() -> None:
+    rows = {(row.system, row.count.role, row.count.kind): row for row in costs.growths(Options(), Found(finished))}
+    sent = rows["cfl", "worker", "communication"]
+    assert sent.exponents == (pytest.approx(0, abs=1e-9), pytest.approx(1))
+    assert sent.claimed == (pytest.approx(0, abs=1e-9), pytest.approx(1))
+    merged = rows["ofl", "leader", "computation"]
+    assert merged.exponents == (pytest.approx(1), pytest.approx(1))
+    assert merged.claimed == (pytest.approx(1), pytest.approx(1))
+
+
+def test_cells_are_shared_between_experiments() -> None:
+    options = Options()
+    of_table = {cell.digest for cell in EXPERIMENTS["table3"].cells(options)}
+    of_scale = {cell.digest for cell in EXPERIMENTS["fig-scale"].cells(options)}
+    of_leaders = {cell.digest for cell in EXPERIMENTS["fig-leaders"].cells(options)}
+    assert len(of_table & of_scale) == len(options.seeds) * len(paper.DATASETS)
+    assert of_leaders <= of_scale
+
+
+def test_growth_with_leaders_is_judged_by_the_papers_words() -> None:
+    def get(cell: Cell) -> Finished:
+        leaders = cell.settings["leaders"]
+        figures = dict.fromkeys(
+            ("serverdec_s", "findec_s", "enc_s", "partdec_s", "weighted_sum_s_per_leader", "tenseal_enc_s",
+             "enc_speedup_vs_tenseal", "bytes_per_param", "tenseal_bytes_per_param", "bytes_ratio_vs_tenseal",
+             "seeded_bytes_per_param", "partdec_bytes_per_param", f"max_error_{leaders}_leaders"), 0.5
+        )  # fmt: skip
+        result = {**figures, "keygen_s": leaders**2.0, "leaders": leaders, "params": 1000}
+        return Finished(cell=cell, result=result, wall_s=1.0, commit="abc")
+
+    shown = texts(crypto.EXPERIMENT, Options(), Found(get)).splitlines()
+    verdicts = {line.split(" | ")[0]: line.split(" | ")[-1] for line in shown}
+    assert verdicts["KeyGen"] == "not reproduced"
+    assert verdicts["Add"] == verdicts["Enc"] == verdicts["ServerDec"] == "reproduced"
+    assert verdicts["FinDec"] == "better"

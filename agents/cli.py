@@ -18,6 +18,7 @@ COMMANDS = {
     "broker": ("agents.commands.broker", "run the embedded MQTT broker (for demos and tests)"),
     "coordinator": ("agents.commands.coordinator", "run the coordinator of a federation"),
     "agent": ("agents.commands.agent", "run the agent of one device"),
+    "decryptor": ("agents.commands.decryptor", "decrypt with the leaders in the coordinator's place"),
     "ca": ("agents.commands.ca", "make the federation's certificate authority, or show it"),
     "enroll": ("agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
     "install": ("agents.commands.install", "put an agent, coordinator or broker in place as a systemd service"),

@@ -12,11 +12,12 @@ from ofl_iot.crypto.entropy import Entropy, SeededEntropy, SystemEntropy
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.identity.enrolment import SealingTrust
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, federation_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId, federation_id
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.decryptor import DecryptorMachine
 from ofl_iot.roles.device import DeviceMachine, DeviceProfile
 from ofl_iot.roles.fence import Fence
 from ofl_iot.roles.keeper import KeeperMachine
@@ -25,8 +26,9 @@ from ofl_iot.roles.merging import WeightedMerging
 from ofl_iot.runtime.accounting import open_ledger, open_ledger_apart
 from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.runtime.leader_crypto import LeaderCrypto
+from ofl_iot.runtime.server_dec import DecryptorCrypto
 from ofl_iot.runtime.settings import Settings
-from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox
+from ofl_iot.runtime.toolbox import CoordinatorToolbox, DecryptorToolbox, DeviceToolbox
 from ofl_iot.transport.identity import IdentityFolder
 from ofl_iot.workloads.base import Workload
 
@@ -47,6 +49,14 @@ class CoordinatorPlan:
 
     make: Callable[[], CoordinatorMachine]
     toolbox: CoordinatorToolbox
+
+
+@dataclass(frozen=True)
+class DecryptorPlan:
+    """The decryptor: how to make its machine and what runs its jobs."""
+
+    make: Callable[[], DecryptorMachine]
+    toolbox: DecryptorToolbox
 
 
 class Parties:
@@ -88,7 +98,7 @@ class Parties:
             device = DeviceMachine(profile, settings.device_rules())
             encrypted = settings.protection.mode == "threshold"
             leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted)
-            keeper = KeeperMachine(name, settings.protection.resend_s)
+            keeper = KeeperMachine(name, settings.protection.resend_s, settings.protection.server)
             merging = WeightedMerging(settings.merge, salt)
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
 
@@ -114,6 +124,12 @@ class Parties:
             return CoordinatorMachine(profile, rules, Fence(newborn, take_over=take_over))
 
         return CoordinatorPlan(make, CoordinatorToolbox(judge, crypto, settings.protection))
+
+    def decryptor(self) -> DecryptorPlan:
+        """The party that performs ServerDec, where the settings want one."""
+        protection = self.settings.protection
+        crypto = DecryptorCrypto(self.federation, self._entropy(DECRYPTOR))
+        return DecryptorPlan(lambda: DecryptorMachine(protection), DecryptorToolbox(crypto))
 
     def _entropy(self, name: DeviceId) -> Entropy:
         if self._seed is None:

@@ -19,7 +19,7 @@ from agents.fleet_report import count_service, service_by_type
 from agents.parties import AgentPlan, Parties
 from agents.summary import DeviceRow, Progress, SimulationError, Summary
 from ofl_iot.fleet.devices import DeviceType, deal_types
-from ofl_iot.ids import COORDINATOR, DeviceId, device_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, device_id
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator import CoordinatorMachine
@@ -73,6 +73,7 @@ class Simulation:
             simulation.devices, simulation.seed, model=settings.federation.model, alpha=simulation.alpha
         )
         self._coordinator = self._parties.coordinator(self._judge)
+        self._decryptor = self._parties.decryptor() if settings.protection.server == DECRYPTOR else None
         seeds = np.random.SeedSequence(simulation.seed).spawn(simulation.devices)
         self._devices = [
             SimulatedDevice(self._parties.agent(name, workload, kind.name, np.random.default_rng(seed)), kind, workload)
@@ -95,6 +96,8 @@ class Simulation:
         world = VirtualWorld(self._parties.federation, Faults(), simulation.seed, self._progress.listen)
         coordinator = Party(COORDINATOR, self._coordinator.make, self._coordinator.toolbox, TypePace(0.0))
         world.add(coordinator)
+        if self._decryptor:
+            world.add(Party(DECRYPTOR, self._decryptor.make, self._decryptor.toolbox, TypePace(0.0)))
         for device in self._devices:
             plan = device.plan
             party = Party(
@@ -134,7 +137,8 @@ class Simulation:
         async with EmbeddedBroker() as broker:
             mqtt = msgspec.structs.replace(self._settings.mqtt, hosts=("127.0.0.1",), port=broker.port)
             with ThreadPoolExecutor(max_workers=4, thread_name_prefix="ofl-job") as executor:
-                links = {name: self._link(name, mqtt) for name in (COORDINATOR, *self._names())}
+                servers = (COORDINATOR, DECRYPTOR) if self._decryptor else (COORDINATOR,)
+                links = {name: self._link(name, mqtt) for name in (*servers, *self._names())}
                 parties = self._live_parties(links, work_dir, executor)
                 await self._drive(list(parties.values()))
         outcome = Outcome(
@@ -169,6 +173,9 @@ class Simulation:
                 COORDINATOR, self._coordinator.make, equipment(COORDINATOR, toolbox=self._coordinator.toolbox)
             )
         }
+        if self._decryptor:
+            its = equipment(DECRYPTOR, toolbox=self._decryptor.toolbox)
+            parties[DECRYPTOR] = LiveParty(DECRYPTOR, self._decryptor.make, its)
         for device in self._devices:
             plan = device.plan
             parties[plan.name] = LiveParty(

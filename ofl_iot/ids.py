@@ -19,6 +19,11 @@ Term = NewType("Term", int)
 COORDINATOR = DeviceId("coordinator")
 """The coordinator's id wherever a sender or receiver is named; no device may take it."""
 
+DECRYPTOR = DeviceId("decryptor")
+"""The id of the party that performs ServerDec in the coordinator's place; no device may take it either."""
+
+RESERVED = frozenset({COORDINATOR, DECRYPTOR})
+
 MAX_ID_LENGTH = 48
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 
@@ -30,8 +35,8 @@ def is_id(text: str) -> bool:
 
 def device_id(text: str) -> DeviceId:
     """Check a device's id."""
-    if text == COORDINATOR:
-        raise ConfigError(f"the id {COORDINATOR!r} belongs to the coordinator: choose another")
+    if text in RESERVED:
+        raise ConfigError(f"the id {text!r} belongs to the {text}: choose another")
     return DeviceId(_checked(text, "device id"))
 
 

@@ -7,6 +7,7 @@ instead of a polynomial, where cc is the constant coefficient and W the query's 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,16 +16,17 @@ import msgspec
 import numpy as np
 
 from ofl_iot.crypto import noise, sampling
-from ofl_iot.crypto.context import Origin
+from ofl_iot.crypto.context import KeyContext, Origin
+from ofl_iot.crypto.encryption import PublicKey
 from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.filters import Filter
 from ofl_iot.crypto.keygen import KeyShare
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, ParameterSet
 from ofl_iot.crypto.ring import Residues, Ring, ring_of
-from ofl_iot.crypto.threshold import check_answers, check_request, lagrange, request_digest
+from ofl_iot.crypto.threshold import check_answers, check_request, lagrange, request_digest, switch_to_decryption
 from ofl_iot.crypto.wire import Framed, Kind, Note, as_ids
 from ofl_iot.errors import CryptoError
-from ofl_iot.ids import DeviceId
+from ofl_iot.ids import COORDINATOR, DeviceId
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -41,6 +43,14 @@ class _FilterNote(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     name: str
     taps: tuple[int, ...]
     bits: int
+
+
+class _CiphertextsNote(Note, frozen=True):
+    contributors: tuple[str, ...]
+    filters: tuple[_FilterNote, ...]
+    queries: tuple[Query, ...]
+    gains: tuple[str, ...]
+    sigmas: tuple[float, ...]
 
 
 class _RequestNote(Note, frozen=True):
@@ -79,6 +89,62 @@ def _check_queries(title: str, queries: Sequence[Query], rows: int, filters: int
             raise CryptoError(f"{title}: it asks for row {query.row} and filter {query.filter_no}, which it lacks")
     if len({(query.row, query.filter_no) for query in queries}) != len(queries):
         raise CryptoError(f"{title}: it asks for the same number twice")
+
+
+def _check_sigmas(title: str, sigmas: Sequence[float], rows: int) -> None:
+    if len(sigmas) != rows or not all(0 <= sigma < np.inf for sigma in sigmas):
+        raise CryptoError(f"{title}: {len(sigmas)} noise levels for {rows} rows, or such as cannot be")
+
+
+def _hex(gains: Sequence[int]) -> tuple[str, ...]:
+    return tuple(f"{gain:x}" for gain in gains)  # they may exceed msgpack's 64 bits
+
+
+def _gains(title: str, gains: Sequence[str], rows: int) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(gain, 16) for gain in gains)
+    except ValueError as error:
+        raise CryptoError(f"{title}: a gain that is no number") from error
+    if len(numbers) != rows or not all(0 < number < 1 << 256 for number in numbers):
+        raise CryptoError(f"{title}: {len(numbers)} gains for {rows} rows, or such as cannot be")
+    return numbers
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarCiphertexts(Framed):
+    """Score ciphertexts as they were computed, before ServerDec: nobody may be asked to decrypt these."""
+
+    kind = Kind.SCORES
+    note_type = _CiphertextsNote
+
+    origin: Origin
+    contributors: tuple[DeviceId, ...]
+    filters: tuple[Filter, ...]
+    queries: tuple[Query, ...]
+    gains: tuple[int, ...]
+    """What each row was multiplied by."""
+    sigmas: tuple[float, ...]
+    """Smudging that each row needs."""
+    c0: Residues
+    c1: Residues
+
+    @classmethod
+    def layout(cls, params: ParameterSet) -> tuple[int, ...]:
+        return (len(params.primes), len(params.primes))
+
+    def body(self) -> tuple[Note, tuple[Residues, ...]]:
+        note = _CiphertextsNote(self.contributors, _notes(self.filters), self.queries, _hex(self.gains), self.sigmas)
+        return note, (self.c0, self.c1)
+
+    @classmethod
+    def from_body(cls, origin: Origin, note: Note, stacks: tuple[Residues, ...]) -> ScalarCiphertexts:
+        assert isinstance(note, _CiphertextsNote)  # noqa: S101 - decoded as note_type
+        c0, c1 = stacks
+        rows = c0.shape[1]
+        _check_queries("scores", note.queries, rows, len(note.filters))
+        _check_sigmas("scores", note.sigmas, rows)
+        filters, gains = _filters(note.filters), _gains("scores", note.gains, rows)
+        return cls(origin, as_ids(note.contributors), filters, note.queries, gains, note.sigmas, c0, c1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +187,7 @@ class ScalarRequest(Framed):
         assert isinstance(note, _RequestNote)  # noqa: S101 - decoded as note_type
         rows = stacks[0].shape[1]
         _check_queries("score request", note.queries, rows, len(note.filters))
-        if len(note.sigmas) != rows:
-            raise CryptoError(f"score request: {len(note.sigmas)} noise levels for {rows} rows")
+        _check_sigmas("score request", note.sigmas, rows)
         active, contributors = as_ids(note.active), as_ids(note.contributors)
         return cls(origin, active, contributors, _filters(note.filters), note.queries, note.sigmas, stacks[0])
 
@@ -149,8 +214,9 @@ class HeldScalars(Framed):
         return (DECRYPTION_LIMBS,)
 
     def body(self) -> tuple[Note, tuple[Residues, ...]]:
-        gains = tuple(f"{gain:x}" for gain in self.gains)  # they may exceed msgpack's 64 bits
-        note = _HeldNote(self.active, self.request_id, _notes(self.filters), self.queries, gains, self.sigmas)
+        note = _HeldNote(
+            self.active, self.request_id, _notes(self.filters), self.queries, _hex(self.gains), self.sigmas
+        )
         return note, (self.c0,)
 
     @classmethod
@@ -158,7 +224,7 @@ class HeldScalars(Framed):
         assert isinstance(note, _HeldNote)  # noqa: S101 - decoded as note_type
         _check_queries("held scores", note.queries, stacks[0].shape[1], len(note.filters))
         active, filters = as_ids(note.active), _filters(note.filters)
-        gains = tuple(int(gain, 16) for gain in note.gains)
+        gains = _gains("held scores", note.gains, stacks[0].shape[1])
         return cls(origin, active, note.request_id, filters, note.queries, gains, note.sigmas, stacks[0])
 
 
@@ -202,6 +268,33 @@ def _constants(
     return out
 
 
+def least_sigma(context: KeyContext) -> float:
+    """Smudging at q_dec that rounding alone needs: 2^smudging_bits times its noise."""
+    return math.ldexp(noise.rounding_noise(context.params, context.leaders), context.params.smudging_bits)
+
+
+def server_scalars(
+    key: PublicKey,
+    ciphertexts: ScalarCiphertexts,
+    active: Sequence[DeviceId],
+    entropy: Entropy,
+    *,
+    server: DeviceId = COORDINATOR,
+) -> tuple[HeldScalars, ScalarRequest]:
+    """ServerDec of every row. `server` is who runs it, and in whose name the leaders are asked."""
+    context = key.context
+    if ciphertexts.origin.context != context:
+        raise CryptoError("the scores are encrypted under another key")
+    context.check_active(tuple(active))
+    floods = np.maximum(ciphertexts.sigmas, least_sigma(context))
+    c0, c1 = switch_to_decryption(key, ciphertexts.c0, ciphertexts.c1, floods, entropy)
+    origin = replace(ciphertexts.origin, sender=server)
+    filters, queries, sigmas = ciphertexts.filters, ciphertexts.queries, ciphertexts.sigmas
+    request = ScalarRequest(origin, tuple(active), ciphertexts.contributors, filters, queries, sigmas, c1)
+    held = HeldScalars(origin, request.active, request.request_id, filters, queries, ciphertexts.gains, sigmas, c0)
+    return held, request
+
+
 def partial_scalars(share: KeyShare, request: ScalarRequest, entropy: Entropy, most_queries: int) -> ScalarShare:
     """PartDec of every query. Call once for a request, store the result, resend that.
 
@@ -215,7 +308,7 @@ def partial_scalars(share: KeyShare, request: ScalarRequest, entropy: Entropy, m
         )
     ring = ring_of(context.params)
     moduli = ring.moduli[:DECRYPTION_LIMBS]
-    floor = float(np.ldexp(noise.rounding_noise(context.params, context.leaders), context.params.smudging_bits))
+    floor = least_sigma(context)
     products = ring.multiply(request.c1, share.values[:, None])
     factors = [lagrange(context, request.active, share.owner, p) for p in moduli]
     values = []

@@ -31,8 +31,16 @@ from ofl_iot.crypto.filters import HIGH_BAND, Filter
 from ofl_iot.crypto.params import ERROR_SIGMA, ParameterSet
 from ofl_iot.crypto.relinearisation import RelinKey, relinearise
 from ofl_iot.crypto.ring import Residues, Ring, ring_of
-from ofl_iot.crypto.scalars import HeldScalars, Query, ScalarRequest, ScalarShare, final_scalars
-from ofl_iot.crypto.threshold import switch_to_decryption
+from ofl_iot.crypto.scalars import (
+    HeldScalars,
+    Query,
+    ScalarCiphertexts,
+    ScalarRequest,
+    ScalarShare,
+    final_scalars,
+    least_sigma,
+    server_scalars,
+)
 from ofl_iot.errors import ConfigError, CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId
 
@@ -164,6 +172,39 @@ def inner_product(
     return ring.add(b0, extra0), ring.add(b1, extra1)
 
 
+def score_models(
+    relin: RelinKey,
+    models: Mapping[DeviceId, EncryptedModel],
+    reference: Values,
+    *,
+    plan: ScorePlan,
+    entropy: Entropy,
+) -> ScalarCiphertexts:
+    """Compute all scores of a round on ciphertext."""
+    context = relin.origin.context
+    params = context.params
+    first = _check_models(context, models, reference)
+    ring = ring_of(params)
+    base = ring.from_integers(encode(params, reference, "the global model"), len(params.primes))
+    updates = {leader: (ring.subtract_rows(model.c0, base), model.c1) for leader, model in models.items()}
+    rows = _Rows(ring)
+    queries = [
+        *_energy_queries(relin, updates, plan, rows),
+        *_projection_queries(context, updates, plan, rows, entropy),
+        _control_query(context, rows),
+    ]
+    return ScalarCiphertexts(
+        Origin(context, first.origin.round_no, COORDINATOR),
+        tuple(models),
+        plan.filters,
+        tuple(queries),
+        tuple(rows.gains),
+        tuple(rows.sigmas),
+        np.stack(rows.c0, axis=1),
+        np.stack(rows.c1, axis=1),
+    )
+
+
 def request_scores(
     public: PublicKey,
     relin: RelinKey,
@@ -175,34 +216,8 @@ def request_scores(
     entropy: Entropy,
 ) -> tuple[HeldScalars, ScalarRequest]:
     """Compute all scores of a round on ciphertext and run ServerDec on them."""
-    context = public.context
-    params = context.params
-    first = _check_models(context, models, reference)
-    context.check_active(tuple(active))
-    ring = ring_of(params)
-    base = ring.from_integers(encode(params, reference, "the global model"), len(params.primes))
-    updates = {leader: (ring.subtract_rows(model.c0, base), model.c1) for leader, model in models.items()}
-    rows = _Rows(ring)
-    queries = [
-        *_energy_queries(relin, updates, plan, rows),
-        *_projection_queries(context, updates, plan, rows, entropy),
-        _control_query(context, rows),
-    ]
-    c0, c1 = switch_to_decryption(
-        public, np.stack(rows.c0, axis=1), np.stack(rows.c1, axis=1), np.array(rows.sigmas), entropy
-    )
-    origin = Origin(context, first.origin.round_no, COORDINATOR)
-    request = ScalarRequest(origin, tuple(active), tuple(models), plan.filters, tuple(queries), tuple(rows.sigmas), c1)
-    return HeldScalars(
-        origin,
-        request.active,
-        request.request_id,
-        request.filters,
-        request.queries,
-        tuple(rows.gains),
-        request.sigmas,
-        c0,
-    ), request
+    public.context.check_active(tuple(active))
+    return server_scalars(public, score_models(relin, models, reference, plan=plan, entropy=entropy), active, entropy)
 
 
 def _check_models(context: KeyContext, models: Mapping[DeviceId, EncryptedModel], reference: Values) -> EncryptedModel:
@@ -264,29 +279,39 @@ def _control_query(context: KeyContext, rows: _Rows) -> Query:
     """An encryption of zero: if it does not decrypt to zero, no score of the request can be trusted."""
     params = context.params
     zero = np.zeros((len(params.primes), params.degree), dtype=np.uint32)
-    return Query(rows.append(zero, zero, 1, _control_sigma(context)), -1, "", "")
+    return Query(rows.append(zero, zero, 1, least_sigma(context)), -1, "", "")
 
 
-def _control_sigma(context: KeyContext) -> float:
-    return math.ldexp(noise.rounding_noise(context.params, context.leaders), context.params.smudging_bits)
-
-
-def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: ScorePlan) -> Scores:
-    """The scores in the clear, once every member of the active set has answered."""
-    params = held.origin.context.params
+def decrypt_scores(held: HeldScalars, shares: Sequence[ScalarShare]) -> list[int]:
+    """FinDec of every score, once every member of the active set has answered and the control shows zero."""
     values = final_scalars(held, shares)
-    if abs(values[-1]) > 10 * _control_sigma(held.origin.context) * math.sqrt(len(held.active) + 1):
+    if abs(values[-1]) > 10 * least_sigma(held.origin.context) * math.sqrt(len(held.active) + 1):
         raise CryptoError(
             f"round {held.origin.round_no}: the score shares of {', '.join(held.active)} do not decrypt the control: "
             "one of them is wrong"
         )
-    units = [gain * params.decryption_modulus / params.modulus * params.scale for gain in held.gains]
-    leaders = list(dict.fromkeys(DeviceId(query.first) for query in held.queries[:-1]))
+    return values
+
+
+def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: ScorePlan) -> Scores:
+    """The scores in the clear, once every member of the active set has answered."""
+    return read_scores(held, decrypt_scores(held, shares), len(held.active), plan)
+
+
+def read_scores(
+    asked: HeldScalars | ScalarCiphertexts, values: Sequence[int], decrypted_by: int, plan: ScorePlan
+) -> Scores:
+    """What the decrypted integers say, in units of the models; `decrypted_by` so many leaders, who all added noise."""
+    params = asked.origin.context.params
+    if len(values) != len(asked.queries):
+        raise CryptoError(f"{len(values)} decrypted scores, not the {len(asked.queries)} that were asked for")
+    units = [gain * params.decryption_modulus / params.modulus * params.scale for gain in asked.gains]
+    leaders = list(dict.fromkeys(DeviceId(query.first) for query in asked.queries[:-1]))
     place = {leader: number for number, leader in enumerate(leaders)}
     bands: dict[str, dict[DeviceId, float]] = {chosen.name: {} for chosen in plan.filters}
     projections: dict[DeviceId, tuple[float, ...]] = dict.fromkeys(leaders, ())
     gram = np.zeros((len(leaders), len(leaders)))
-    for query, value in zip(held.queries[:-1], values[:-1], strict=True):
+    for query, value in zip(asked.queries[:-1], values[:-1], strict=True):
         leader = DeviceId(query.first)
         score = value / units[query.row]
         if not query.second:
@@ -298,7 +323,7 @@ def combine_scores(held: HeldScalars, shares: Sequence[ScalarShare], plan: Score
             one, two = place[leader], place[DeviceId(query.second)]
             gram[one, two] = gram[two, one] = math.ldexp(score, -params.scale_bits)
     distance = {leader: float(gram[number, number]) for leader, number in place.items()}
-    sources = math.sqrt(len(held.active) + 1)
-    precision = math.ldexp(held.sigmas[0] * sources / units[0], -params.scale_bits)
-    projection_precision = held.sigmas[-2] * sources / units[-2] if plan.projections else 0.0
+    sources = math.sqrt(decrypted_by + 1)
+    precision = math.ldexp(asked.sigmas[0] * sources / units[0], -params.scale_bits)
+    projection_precision = asked.sigmas[-2] * sources / units[-2] if plan.projections else 0.0
     return Scores(distance, bands, projections, gram if plan.gram else None, precision, projection_precision)

@@ -178,8 +178,13 @@ def server_decrypt(
     active: Sequence[DeviceId],
     contributors: Sequence[DeviceId],
     entropy: Entropy,
+    *,
+    server: DeviceId = COORDINATOR,
 ) -> tuple[HeldDecryption, DecryptionRequest]:
-    """ServerDec: a ciphertext at q_dec that nothing links to the aggregate but its content."""
+    """ServerDec: a ciphertext at q_dec that nothing links to the aggregate but its content.
+
+    `server` is who runs it, and in whose name the leaders are asked.
+    """
     context = key.context
     params = context.params
     if aggregate.context != context:
@@ -189,7 +194,7 @@ def server_decrypt(
     context.check_active(tuple(active))
     sigmas = np.full(aggregate.c0.shape[1], noise.smudging_sigma(params, context.leaders))
     c0, c1 = switch_to_decryption(key, aggregate.c0, aggregate.c1, sigmas, entropy)
-    origin = replace(aggregate.origin, sender=COORDINATOR)
+    origin = replace(aggregate.origin, sender=server)
     request = DecryptionRequest(origin, aggregate.n_params, tuple(active), tuple(contributors), c1)
     return HeldDecryption(origin, aggregate.n_params, tuple(active), request.request_id, c0), request
 

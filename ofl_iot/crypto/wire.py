@@ -57,6 +57,7 @@ class Kind(enum.IntEnum):
     HELD_SCORES = 16
     RELIN_FIRST = 17
     RELIN_KEY = 18
+    SCORES = 19
 
     @property
     def words(self) -> str:

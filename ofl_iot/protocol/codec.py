@@ -5,12 +5,21 @@ Whatever arrives, the outcome is a valid message or a DecodeError.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
 from ofl_iot.errors import DecodeError
-from ofl_iot.protocol.messages import MESSAGES_ON, Contribution, KeyOne, KeyOpen, Message
+from ofl_iot.protocol.messages import (
+    MESSAGES_ON,
+    Contribution,
+    KeyOne,
+    KeyOpen,
+    Message,
+    PartDecAsk,
+    ServerDecAnswer,
+    ServerDecAsk,
+)
 from ofl_iot.protocol.telemetry import Telemetry, check
 from ofl_iot.protocol.topics import Kind
 
@@ -22,11 +31,9 @@ _PREFIX = bytes([0x92, VERSION])  # a msgpack array of two, its first item the v
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGES_ON.items()}
 
-Body: TypeAlias = Contribution | KeyOpen | KeyOne
-B = TypeVar("B", Contribution, KeyOpen, KeyOne)
-_bodies: dict[type, msgspec.msgpack.Decoder[Any]] = {
-    each: msgspec.msgpack.Decoder(each) for each in (Contribution, KeyOpen, KeyOne)
-}
+Body: TypeAlias = Contribution | KeyOpen | KeyOne | ServerDecAsk | ServerDecAnswer | PartDecAsk
+B = TypeVar("B", Contribution, KeyOpen, KeyOne, ServerDecAsk, ServerDecAnswer, PartDecAsk)
+_bodies: dict[type, msgspec.msgpack.Decoder[Any]] = {each: msgspec.msgpack.Decoder(each) for each in get_args(Body)}
 
 
 def encode(message: Message) -> bytes:

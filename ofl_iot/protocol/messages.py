@@ -246,6 +246,50 @@ class KeyOne(msgspec.Struct, frozen=True, array_like=True, tag="keyone"):
     relin: bytes
 
 
+class ServerDecAsk(msgspec.Struct, frozen=True, array_like=True, tag="serverdecask"):
+    """The coordinator gives the decryptor a ciphertext to decrypt with the leaders.
+
+    Key term, round, attempt and turn order these: what is not above the last one is void.
+    """
+
+    round_no: Count
+    attempt: Count
+    """Of the round."""
+    turn: Count
+    """Grows with every ciphertext of an attempt."""
+    stage: Text
+    """`scores` or `model`: what the ciphertext holds."""
+    opened: KeyOpen
+    """Which joint key."""
+    public: bytes
+    """The joint public key, under which the ciphertext is made fresh."""
+    active: tuple[Id, ...]
+    """Leaders that may be asked."""
+    contributors: tuple[Id, ...]
+    """Whose updates the ciphertext holds."""
+    ciphertext: bytes
+
+
+class ServerDecAnswer(msgspec.Struct, frozen=True, array_like=True, tag="serverdecanswer"):
+    """What the decryptor got out of a ciphertext."""
+
+    values: bytes
+    """Scores: int64, one for each query; a model: float32; little-endian. Empty when it came to nothing."""
+    decrypted_by: tuple[Id, ...] = ()
+    failing: tuple[Id, ...] = ()
+    """Leaders that did not answer, or not with a share."""
+    reason: Text = ""
+    """Why it came to nothing."""
+
+
+class PartDecAsk(msgspec.Struct, frozen=True, array_like=True, tag="partdecask"):
+    """The decryptor asks a leader for its decryption share."""
+
+    public: BodyDigest
+    """Of the public key with which the ciphertext was made fresh: leaders answer for their own alone."""
+    request: bytes
+
+
 class Echo(msgspec.Struct, frozen=True, array_like=True, tag="echo"):
     """A link's ping to itself."""
 
@@ -270,6 +314,7 @@ MESSAGES_ON: dict[Kind, type[Message]] = {
     Kind.DECRYPT: Part,
     Kind.SHARE: Part | PartReceipt,  # type: ignore[dict-item]
     Kind.KEYS: Part | PartReceipt,  # type: ignore[dict-item]
+    Kind.SERVERDEC: Part | PartReceipt,  # type: ignore[dict-item]
     Kind.MANIFEST: Manifest,
     Kind.GLOBAL_PART: Part,
 }

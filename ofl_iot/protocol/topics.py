@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, is_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, RESERVED, DeviceId, FederationId, is_id
 
 ROOT = "ofl/v1"
 MAX_INDEX = 10**6
@@ -29,7 +29,7 @@ class Kind(enum.Enum):
     ASSIGNMENT = "device/{receiver}/assignment"
     """coordinator → device, retained"""
     RECEIPT = "device/{receiver}/receipt/{sender}"
-    """leader or coordinator → device: what arrived durably"""
+    """leader, coordinator or decryptor → device: what arrived durably"""
     BLOCKS = "device/{receiver}/blocks/{sender}"
     """leader → device: the answer to a pull"""
     UPDATE = "cluster/{receiver}/update/{sender}"
@@ -43,9 +43,11 @@ class Kind(enum.Enum):
     DECRYPT = "round/decrypt/{receiver}"
     """coordinator → leader: what to decrypt together, in parts"""
     SHARE = "round/share/{sender}"
-    """leader → coordinator: its decryption share, in parts"""
+    """leader → coordinator or decryptor: its decryption share, in parts"""
     KEYS = "keys/{sender}/{receiver}"
     """leader → leader, leader ↔ coordinator: key generation, sealed"""
+    SERVERDEC = "serverdec/{sender}/{receiver}"
+    """coordinator ↔ decryptor: what to decrypt and what came of it; decryptor → leader: its part of that; in parts"""
     MANIFEST = "global/manifest"
     """coordinator → leaders, retained, published after the model's parts"""
     GLOBAL_PART = "global/chunk/{index}"
@@ -53,8 +55,11 @@ class Kind(enum.Enum):
 
 
 _FROM_COORDINATOR = {Kind.ASSIGNMENT, Kind.ROUND_OPEN, Kind.DECRYPT, Kind.MANIFEST, Kind.GLOBAL_PART}
-_WITH_COORDINATOR = {Kind.ECHO, Kind.RECEIPT, Kind.KEYS}
-"""Where the coordinator may stand in a device's place; elsewhere its id would make it a device."""
+_WITH = {
+    COORDINATOR: {Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC},
+    DECRYPTOR: {Kind.ECHO, Kind.RECEIPT, Kind.SERVERDEC},
+}
+"""Where coordinator and decryptor may stand in a device's place; elsewhere their ids would make them devices."""
 _PATHS = {kind: tuple(kind.value.split("/")) for kind in Kind}
 
 
@@ -96,7 +101,7 @@ class Topics:
             if slot == _INDEX:
                 index = _parse_index(word)
             elif slot in (_SENDER, _RECEIVER):
-                if not is_id(word) or (word == COORDINATOR and kind not in _WITH_COORDINATOR):
+                if not is_id(word) or (word in RESERVED and kind not in _WITH[DeviceId(word)]):
                     raise TopicError(f"topic {text[:120]!r} names no valid device")
                 if slot == _SENDER:
                     sender = DeviceId(word)

@@ -42,7 +42,7 @@ from ofl_iot.roles.leader import CONTRIBUTE, LeaderMachine
 from ofl_iot.roles.machine import Machine
 
 _FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.ROUND_OPEN, Kind.MANIFEST, Kind.GLOBAL_PART}
-_FOR_KEEPER = {Kind.KEYS, Kind.DECRYPT}
+_FOR_KEEPER = {Kind.KEYS, Kind.DECRYPT, Kind.SERVERDEC}
 _OWNER_OF_JOB = {
     OpenLedger.__name__: "device",
     TrainLocally.__name__: "device",

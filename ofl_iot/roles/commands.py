@@ -14,7 +14,7 @@ import msgspec
 
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import ChunkHead
-from ofl_iot.protocol.messages import KeyOpen, Message
+from ofl_iot.protocol.messages import KeyOpen, Message, ServerDecAsk
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.events import Vector
 from ofl_iot.roles.storage import StoreOp
@@ -230,6 +230,8 @@ class WeighRound:
     shares: dict[str, bytes] = field(repr=False)
     active: tuple[str, ...]
     evidence: dict[str, float]
+    values: bytes = field(default=b"", repr=False)
+    """In place of shares: what the decryptor got out of them, and `active` who decrypted."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,25 @@ class FinishRound:
     """Decrypt the weighted sum from the shares; answers with RoundAggregated."""
 
     round_no: int
+    shares: dict[str, bytes] = field(repr=False)
+    values: bytes = field(default=b"", repr=False)
+    """In place of shares: the sum that the decryptor got out of them."""
+
+
+@dataclass(frozen=True)
+class ServerDecrypt:
+    """The decryptor makes a ciphertext fresh for an active set; answers with ServerDecrypted."""
+
+    ask: ServerDecAsk = field(repr=False)
+    active: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FinalDecrypt:
+    """The decryptor puts the shares of an active set together; answers with FinalDecrypted."""
+
+    ask: ServerDecAsk = field(repr=False)
+    held: bytes = field(repr=False)
     shares: dict[str, bytes] = field(repr=False)
 
 
@@ -262,6 +283,8 @@ Job: TypeAlias = (
     | ScoreRound
     | WeighRound
     | FinishRound
+    | ServerDecrypt
+    | FinalDecrypt
     | EvaluateModel
 )
 

@@ -17,6 +17,7 @@ from ofl_iot.protocol.messages import Manifest, Part, PartReceipt, Status
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, EvaluateModel, Persist, Publish, SetTimer, Subscribe, tell
+from ofl_iot.roles.entrusted import answers_of
 from ofl_iot.roles.events import (
     Arrived,
     DecryptionRequested,
@@ -69,6 +70,7 @@ class CoordinatorMachine:
     def __init__(self, profile: ModelProfile, rules: CoordinatorRules, fence: Fence | None = None) -> None:
         self._rounds_rules = rules.rounds
         self._fleet = rules.fleet
+        self._server = rules.protection.server
         self._fence = fence or Fence(b"", take_over=False)
         self.roster = Roster(rules.planning, rules.training)
         self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term)
@@ -146,8 +148,9 @@ class CoordinatorMachine:
             ops.extend(self._model.stored())
         if ops:
             yield Persist(tuple(ops))
-        for kind in (Kind.STATUS, Kind.TELEMETRY, Kind.CONTRIBUTION, Kind.SHARE):
+        for kind in (Kind.STATUS, Kind.TELEMETRY, Kind.CONTRIBUTION):
             yield Subscribe(kind)
+        yield answers_of(self._server)
         yield Subscribe(Kind.KEYS, receiver=COORDINATOR)
         if self.roster.plan and not self.finished:
             yield from self._rounds.resume(now)

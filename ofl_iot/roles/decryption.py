@@ -9,29 +9,70 @@ re-randomised ciphertext for those who did; with fewer than the threshold the ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Part, PartReceipt
-from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import (
-    CancelTimer,
     Command,
     Compute,
     Contributed,
     CoordinatorKey,
     FinishRound,
-    Publish,
     ScoreRound,
-    SetTimer,
     WeighRound,
 )
 from ofl_iot.roles.events import DecryptionRequested
-from ofl_iot.roles.exchange import BodyExchange, receipt_of
+from ofl_iot.roles.exchange import receipt_of
 from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.roles.shares import Desk, Question, SharesAsked
 
 RESEND, DEADLINE = "coordinator.decryption.resend", "coordinator.decryption.deadline"
 SCORES, MODEL = "scores", "model"
+DESK = Desk(COORDINATOR, Kind.DECRYPT, RESEND, DEADLINE)
+TOO_FEW = "too few leaders are left to decrypt"
+
+
+class RoundDecryption(Protocol):
+    """How the rounds see a decryption, here or at the decryptor."""
+
+    failing: set[str]
+    """Leaders that did not answer, or not with a share."""
+
+    @property
+    def given_up(self) -> str:
+        """Why it cannot go on; empty while it can."""
+        ...
+
+    def begin(self) -> Iterator[Command]:
+        """Compute the scores on ciphertext."""
+        ...
+
+    def requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
+        """A ciphertext is ready to be decrypted."""
+        ...
+
+    def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
+        """A part or a receipt from who decrypts."""
+        ...
+
+    def deadline(self, now: float) -> Iterator[Command]:
+        """Somebody may be silent."""
+        ...
+
+    def failed(self, job: str, culprits: Iterable[str]) -> Iterator[Command]:
+        """What these leaders sent could not be used."""
+        ...
+
+    def link_lost(self) -> None:
+        """What was under way may be lost."""
+        ...
+
+    def send_due(self, now: float) -> Iterator[Command]:
+        """Send what was not confirmed."""
+        ...
 
 
 class Decryption:
@@ -56,21 +97,17 @@ class Decryption:
         self._contributions = contributions
         self._evidence = evidence
         self._rules = rules
-        members = {member.leader for member in key.opened.members}
-        self._active = tuple(sorted(members & {c.leader for c in contributions}))
+        self._active = candidates(key, contributions)
         self._stage = SCORES
         self._turn = 0
         """Grows with every request: what answers an earlier one is void."""
-        self._exchange: BodyExchange | None = None
-        self._shares: dict[str, bytes] = {}
-        self._reminded = False
+        self.asked: SharesAsked | None = None
         self.failing: set[str] = set()
-        """Leaders that did not answer, or not with a share."""
 
     @property
-    def possible(self) -> bool:
-        """Whether enough members are there to decrypt."""
-        return len(self._active) >= self._key.opened.threshold
+    def given_up(self) -> str:
+        """Why it cannot go on; empty while enough members are there to decrypt."""
+        return "" if len(self._active) >= self._key.opened.threshold else TOO_FEW
 
     def begin(self) -> Iterator[Command]:
         """Compute the scores on ciphertext."""
@@ -81,54 +118,39 @@ class Decryption:
         if event.round_no != self._round_no or event.stage != self._stage:
             return
         self._turn += 1
-        self._shares, self._reminded = {}, False
-        max_bytes = 64 + 2 * len(event.request)
-        self._exchange = BodyExchange(
-            self._key.opened.term, self._round_no, resend_s=self._rules.resend_s, max_bytes=max_bytes + (1 << 20)
-        )
-        for leader in self._active:
-            self._exchange.send(leader, self._label(), event.request)
-        yield SetTimer(DEADLINE, now + self._rules.decryption_deadline_s / 2)
-        yield from self.send_due(now)
+        label = f"{self._stage}.{self._attempt}.{self._turn}"
+        question = Question(self._key.opened.term, self._round_no, label, event.request, self._active)
+        self.asked = SharesAsked(DESK, question, self._rules)
+        yield from self.asked.begin(now)
 
     def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
         """A part of a share, or a receipt for parts of the request."""
-        if sender not in self._active:
-            raise RefusedError(f"{sender} is not asked to decrypt")
-        if isinstance(message, PartReceipt):
-            if self._exchange:
-                self._exchange.confirm(sender, message)
-                yield from self.send_due(now)
-            return
-        if self._exchange is None or message.stage != self._label():
-            yield Publish(Topic(Kind.RECEIPT, COORDINATOR, sender), receipt_of(message))  # lest it is sent again
-            raise LateError(f"a share for {message.stage}, not {self._label()}")
-        receipt, body = self._exchange.take(sender, message)
-        yield Publish(Topic(Kind.RECEIPT, COORDINATOR, sender), receipt)
-        if body is not None:
-            self._shares[sender] = body
-        if len(self._shares) == len(self._active):
-            yield from self._next_stage()
+        if self.asked is None:
+            if sender not in self._active:
+                raise RefusedError(f"{sender} is not asked to decrypt")
+            if isinstance(message, Part):
+                yield DESK.receipt(sender, receipt_of(message))  # lest it is sent again
+            raise LateError("nothing is asked at the moment")
+        yield from self.asked.receive(sender, message, now)
+        if self.asked.complete:
+            yield from self._next_stage(self.asked.shares)
 
     def deadline(self, now: float) -> Iterator[Command]:
         """Half of the time is over: ask the silent ones again. All of it: go on with those who answered."""
-        if self._exchange and not self._reminded:
-            self._reminded = True
-            for leader in self._active:
-                if not self._exchange.heard_of(leader):
-                    self._exchange.send_again(leader)  # it may have restarted and lost what it confirmed
-            yield SetTimer(DEADLINE, now + self._rules.decryption_deadline_s / 2)
-            yield from self.send_due(now)
+        if self.asked is None:
+            return
+        if self.asked.overdue():
+            yield from self.exclude(self.asked.silent)
         else:
-            yield from self.exclude(leader for leader in self._active if leader not in self._shares)
+            yield from self.asked.remind(now)
 
     def exclude(self, leaders: Iterable[str]) -> Iterator[Command]:
         """Go on without these: another set, another ciphertext."""
         gone = set(leaders)
         self.failing |= gone
         self._active = tuple(leader for leader in self._active if leader not in gone)
-        self._exchange, self._shares = None, {}
-        if self.possible:
+        self.asked = None
+        if not self.given_up:
             yield from self._ask_again()
 
     def failed(self, job: str, culprits: Iterable[str]) -> Iterator[Command]:
@@ -139,27 +161,17 @@ class Decryption:
 
     def link_lost(self) -> None:
         """What was under way may be lost."""
-        if self._exchange:
-            self._exchange.link_lost()
+        if self.asked:
+            self.asked.link_lost()
 
     def send_due(self, now: float) -> Iterator[Command]:
         """Send what was not confirmed."""
-        if self._exchange is None:
-            return
-        for peer, part in self._exchange.due(now):
-            yield Publish(Topic(Kind.DECRYPT, COORDINATOR, DeviceId(peer)), part)
-        if self._exchange.pending:
-            yield SetTimer(RESEND, now + self._rules.resend_s)
+        if self.asked:
+            yield from self.asked.send_due(now)
 
-    @staticmethod
-    def stop() -> Iterator[Command]:
-        """Forget the timers."""
-        yield CancelTimer(DEADLINE)
-        yield CancelTimer(RESEND)
-
-    def _next_stage(self) -> Iterator[Command]:
-        shares, self._shares, self._exchange = self._shares, {}, None
-        yield from self.stop()
+    def _next_stage(self, shares: dict[str, bytes]) -> Iterator[Command]:
+        self.asked = None
+        yield from DESK.stop()
         if self._stage == SCORES:
             self._stage = MODEL
             yield Compute(WeighRound(self._round_no, shares, self._active, dict(self._evidence)))
@@ -172,5 +184,8 @@ class Decryption:
         else:
             yield Compute(WeighRound(self._round_no, {}, self._active, dict(self._evidence)))
 
-    def _label(self) -> str:
-        return f"{self._stage}.{self._attempt}.{self._turn}"
+
+def candidates(key: CoordinatorKey, contributions: Iterable[Contributed]) -> tuple[str, ...]:
+    """Leaders that can be asked to decrypt: members of the key that have contributed."""
+    members = {member.leader for member in key.opened.members}
+    return tuple(sorted(members & {each.leader for each in contributions}))

@@ -135,6 +135,24 @@ class DecryptionRequested:
     round_no: int
     stage: str
     request: bytes = field(repr=False)
+    """For the decryptor: the ciphertext itself."""
+    contributors: tuple[str, ...] = ()
+    """Whose updates it holds."""
+
+
+@dataclass(frozen=True)
+class ServerDecrypted:
+    """A ciphertext is fresh: what the active set is asked, and the half that the decryptor keeps."""
+
+    request: bytes = field(repr=False)
+    held: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FinalDecrypted:
+    """What the shares decrypt to, as `ServerDecAnswer.values`."""
+
+    values: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -211,6 +229,8 @@ Event: TypeAlias = (
     | KeysMade
     | DecryptionRequested
     | DecryptionAnswered
+    | ServerDecrypted
+    | FinalDecrypted
     | ContributionProtected
     | RoundAggregated
     | Evaluated

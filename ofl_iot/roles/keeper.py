@@ -65,8 +65,10 @@ class StoredShare(msgspec.Struct, frozen=True, array_like=True):
 class KeeperMachine:
     """One device's part in what the leaders do together."""
 
-    def __init__(self, me: DeviceId, resend_s: float) -> None:
+    def __init__(self, me: DeviceId, resend_s: float, server: DeviceId = COORDINATOR) -> None:
         self._me = me
+        self._server = server
+        """Who performs ServerDec: requests to decrypt come from there and from nobody else."""
         self._resend_s = resend_s
         self._ring = KeyRing(me, resend_s)
         self._exchange: BodyExchange | None = None
@@ -124,7 +126,8 @@ class KeeperMachine:
         rows = stored.get(SHARES, {}).items()
         self._shares = {str(digest): msgspec.msgpack.decode(row, type=StoredShare) for digest, row in rows}
         yield Subscribe(Kind.KEYS, receiver=self._me)
-        yield Subscribe(Kind.DECRYPT, receiver=self._me)
+        asks = Kind.DECRYPT if self._server == COORDINATOR else Kind.SERVERDEC
+        yield Subscribe(asks, receiver=self._me)
         yield from self._ring.start(stored)
 
     def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
@@ -136,8 +139,8 @@ class KeeperMachine:
             raise RefusedError(f"a {event.topic.kind.name} message is not for a keeper")
         if event.topic.kind == Kind.KEYS:
             yield from self._ring.receive(sender, message, now)
-        elif sender != COORDINATOR:
-            raise RefusedError(f"{sender} is not the coordinator")
+        elif sender != self._server:
+            raise RefusedError(f"{sender} is not the {self._server}, whom this device decrypts for (server_dec)")
         elif isinstance(message, PartReceipt):
             if self._exchange:
                 self._exchange.confirm(sender, message)
@@ -163,7 +166,7 @@ class KeeperMachine:
                 part.term, part.round_no, resend_s=self._resend_s, max_bytes=_MAX_REQUEST_BYTES
             )
             self._asked = {}
-        receipt, request = self._exchange.take(COORDINATOR, part)
+        receipt, request = self._exchange.take(self._server, part)
         yield Publish(Topic(Kind.SHARE, self._me), receipt)
         if request is None:
             return
@@ -205,7 +208,7 @@ class KeeperMachine:
         """Send a stored share; what answered an earlier request is void."""
         assert self._exchange is not None  # noqa: S101  # a request has come
         label = self._asked[digest]
-        self._exchange.send(COORDINATOR, label, self._shares[digest].share)
+        self._exchange.send(self._server, label, self._shares[digest].share)
         self._exchange.send_only(label)
         yield from self._send(now)
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ofl_iot.errors import LateError, RefusedError
-from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.messages import Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles import decryption, key_maker
@@ -30,9 +30,9 @@ from ofl_iot.roles.commands import (
     SetTimer,
     tell,
 )
-from ofl_iot.roles.decryption import Decryption
+from ofl_iot.roles.decryption import Decryption, RoundDecryption
+from ofl_iot.roles.entrusted import EntrustedDecryption, confirm
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, KeysMade, RoundAggregated
-from ofl_iot.roles.exchange import receipt_of
 from ofl_iot.roles.global_model import GlobalModel
 from ofl_iot.roles.key_maker import KeyMaker
 from ofl_iot.roles.roster import Roster
@@ -80,7 +80,7 @@ class Rounds:
         self.lost: set[DeviceId] = set()
         """Leaders that did not do their part and are to be replaced between rounds."""
         self._round: OpenRound | None = None
-        self._decryption: Decryption | None = None
+        self._decryption: RoundDecryption | None = None
         self._evidence: dict[str, float] = {}
         self._misses: dict[str, int] = {}
         self._idle = 0
@@ -192,8 +192,7 @@ class Rounds:
             yield from self._decryption.send_due(now)
         elif name == decryption.DEADLINE and self._decryption:
             yield from self._decryption.deadline(now)
-            if not self._decryption.possible:
-                yield from self.abandon("too few leaders are left to decrypt")
+            yield from self._abandon_if_given_up()
 
     def job_failed(self, event: JobFailed) -> Iterator[Command]:
         """A decryption goes on without those whose shares made it fail; otherwise key generation or round is over."""
@@ -202,7 +201,7 @@ class Rounds:
             yield from self._key_failed()
         elif self._decryption and event.culprits:
             yield from self._decryption.failed(event.job, event.culprits)
-            if not self._decryption.possible:
+            if self._decryption.given_up:
                 yield from self.abandon(event.reason)
         else:
             yield from self.abandon(event.reason)
@@ -222,12 +221,13 @@ class Rounds:
         """A part or a receipt from a leader."""
         if kind == Kind.KEYS:
             yield from self._keys.receive(sender, message, now)
-        elif kind == Kind.SHARE:
+        elif kind in (Kind.SHARE, Kind.SERVERDEC):
             if self._decryption is None:
                 if isinstance(message, Part):
-                    yield Publish(Topic(Kind.RECEIPT, COORDINATOR, sender), receipt_of(message))  # lest it comes again
+                    yield confirm(kind, sender, message)
                 raise LateError("nothing is being decrypted")
             yield from self._decryption.receive(sender, message, now)
+            yield from self._abandon_if_given_up()
         elif isinstance(message, Part):
             yield from self._contribution(sender, message, now)
 
@@ -351,7 +351,8 @@ class Rounds:
         if not current.opened.key_id or key is None:
             yield Compute(AggregateRound(number, contributions, dict(self._evidence)))
             return
-        self._decryption = Decryption(
+        entrusted = self._protection.server == DECRYPTOR
+        self._decryption = (EntrustedDecryption if entrusted else Decryption)(
             key,
             number,
             contributions,
@@ -362,10 +363,14 @@ class Rounds:
         )
         if len(speaking) < 2:
             yield from self._rest("a single cluster has merged anything: its update would be seen")
-        elif not self._decryption.possible:
+        elif self._decryption.given_up:
             yield from self.abandon("too few leaders contributed to decrypt")
         else:
             yield from self._decryption.begin()
+
+    def _abandon_if_given_up(self) -> Iterator[Command]:
+        if self._decryption and self._decryption.given_up:
+            yield from self.abandon(self._decryption.given_up)
 
     def abandon(self, reason: str) -> Iterator[Command]:
         """Give the round up; its contributions are part of the next one."""
@@ -385,7 +390,7 @@ class Rounds:
         self.ended = True
         yield CancelTimer(_DEADLINE)
         yield CancelTimer(_REMIND)
-        yield from Decryption.stop()
+        yield from decryption.DESK.stop()
 
     def close(self, event: RoundAggregated) -> Iterator[Command]:
         """Enter the new model and what it settles into the books, then publish it."""

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
+
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -69,6 +71,9 @@ class ProtectionRules(msgspec.Struct, frozen=True):
 
     mode: Literal["threshold", "clear"] = "threshold"
     """threshold: encrypted under a joint key of the leaders. With a single cluster there is nothing to hide behind."""
+    server_dec: Literal["coordinator", "decryptor"] = "coordinator"
+    """Who makes ciphertexts fresh for decryption and completes it; the same in the whole federation. An independent
+    `ofl decryptor` keeps the randomness of that from the coordinator."""
     params: Literal["main"] = "main"
     threshold: Literal["all", "majority"] | int = "majority"
     """How many leaders must decrypt together; one less may collude and learn nothing."""
@@ -78,6 +83,11 @@ class ProtectionRules(msgspec.Struct, frozen=True):
     key_deadline_s: Positive = 60.0
     decryption_deadline_s: Positive = 30.0
     resend_s: Positive = 6.0
+
+    @property
+    def server(self) -> DeviceId:
+        """Who performs ServerDec: the one party that leaders take requests to decrypt from."""
+        return DECRYPTOR if self.server_dec == "decryptor" else COORDINATOR
 
 
 class RoundRules(msgspec.Struct, frozen=True):

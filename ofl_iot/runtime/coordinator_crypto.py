@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ofl_iot.errors import CryptoError, RoundError
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId
 from ofl_iot.robust.scores import RoundScores
 from ofl_iot.robust.verdict import Verdict
 from ofl_iot.roles.commands import (
@@ -37,29 +37,26 @@ from ofl_iot.runtime.joint_key import (
     ones_of,
     public_of,
 )
+from ofl_iot.runtime.server_dec import EntrustedServerDec, OwnServerDec, ServerDec
 from ofl_iot.runtime.weighing import weigh
 
 if TYPE_CHECKING:
     from ofl_iot.crypto.context import KeyContext
     from ofl_iot.crypto.encryption import EncryptedModel, PublicKey
     from ofl_iot.crypto.entropy import Entropy
-    from ofl_iot.crypto.scalars import HeldScalars
-    from ofl_iot.crypto.threshold import HeldDecryption
 
 
 @dataclass
 class _RoundInHand:
     """What the coordinator keeps of an encrypted round between its jobs."""
 
-    context: KeyContext
     public: PublicKey
     models: dict[DeviceId, EncryptedModel]
     contributions: Mapping[str, Contributed]
     refused: dict[str, str]
-    scores: HeldScalars
+    server_dec: ServerDec
     weights: dict[str, float] = field(default_factory=dict)
     verdict: Verdict | None = None
-    model: HeldDecryption | None = None
 
 
 class CoordinatorCrypto:
@@ -93,7 +90,7 @@ class CoordinatorCrypto:
         from ofl_iot.crypto.context import Origin
         from ofl_iot.crypto.keygen import KEY_ROUND
         from ofl_iot.crypto.relinearisation import RelinKey
-        from ofl_iot.crypto.scores import ScorePlan, request_scores
+        from ofl_iot.crypto.scores import ScorePlan, score_models
 
         context = context_of(self._federation, job.key.opened)
         public = public_of(context, job.key.public)
@@ -104,53 +101,36 @@ class CoordinatorCrypto:
                 f"{len(models)} usable contributions, at least {FEWEST_CONTRIBUTORS} are needed: "
                 f"{'; '.join(f'{leader}: {why}' for leader, why in refused.items())}"
             )
-        held, request = request_scores(
-            public,
-            relin,
-            models,
-            np.zeros(job.size, np.float32),
-            plan=ScorePlan(self._rules.max_energy),
-            active=tuple(DeviceId(leader) for leader in job.active),
-            entropy=self._entropy,
-        )
+        plan = ScorePlan(self._rules.max_energy)
+        scores = score_models(relin, models, np.zeros(job.size, np.float32), plan=plan, entropy=self._entropy)
+        server_dec = EntrustedServerDec() if self._rules.server == DECRYPTOR else OwnServerDec(self._entropy)
+        request = server_dec.ask_scores(public, scores, job.active)
         by_leader = {each.leader: each for each in job.contributions}
-        self._round = _RoundInHand(context, public, models, by_leader, refused, held)
+        self._round = _RoundInHand(public, models, by_leader, refused, server_dec)
         self._round_no = job.round_no
-        return DecryptionRequested(job.round_no, SCORES, request.to_bytes())
+        return DecryptionRequested(job.round_no, SCORES, request, tuple(models))
 
     def weigh(self, job: WeighRound) -> DecryptionRequested:
         """Judge the scores once, then make the weighted sum ready for this active set."""
         from ofl_iot.crypto.encryption import weighted_sum
-        from ofl_iot.crypto.threshold import server_decrypt
 
         held = self._in_hand(job.round_no)
-        if job.shares:
+        if job.shares or job.values:
             self._judge(held, job)
         leaders = [leader for leader, weight in held.weights.items() if weight > 0]
         if len(leaders) < FEWEST_CONTRIBUTORS:
             raise RoundError(f"{len(leaders)} clusters count, at least {FEWEST_CONTRIBUTORS} must")
         ids = [DeviceId(leader) for leader in leaders]
         total = weighted_sum([held.models[leader] for leader in ids], [held.weights[leader] for leader in ids])
-        active = tuple(DeviceId(leader) for leader in job.active)
-        held.model, request = server_decrypt(held.public, total, active, ids, self._entropy)
-        return DecryptionRequested(job.round_no, MODEL, request.to_bytes())
+        request = held.server_dec.ask_model(held.public, total, job.active, ids)
+        return DecryptionRequested(job.round_no, MODEL, request, tuple(leaders))
 
     def finish(self, job: FinishRound) -> RoundAggregated:
         """FinDec: the weighted sum in the clear."""
-        from ofl_iot.crypto.context import Origin
-        from ofl_iot.crypto.threshold import DecryptionShare, final_decrypt
-
         held = self._in_hand(job.round_no)
-        if held.model is None or held.verdict is None:
-            raise RoundError("the model was not asked for")
-        asked = held.model
-
-        def read(leader: DeviceId, data: bytes) -> DecryptionShare:
-            share = DecryptionShare.from_bytes(data, Origin(held.context, job.round_no, leader))
-            _check_answer(share.request_id, asked.request_id, share.values.shape == asked.c0.shape)
-            return share
-
-        update = final_decrypt(asked, list(each_of(job.shares, read).values())).astype(np.float32)
+        if held.verdict is None:
+            raise RoundError("the scores are not known")
+        update = held.server_dec.model(job)
         self._round = None
         return RoundAggregated(
             job.round_no,
@@ -163,19 +143,9 @@ class CoordinatorCrypto:
         )
 
     def _judge(self, held: _RoundInHand, job: WeighRound) -> None:
-        from ofl_iot.crypto.context import Origin
-        from ofl_iot.crypto.scalars import ScalarShare
-        from ofl_iot.crypto.scores import ScorePlan, combine_scores
+        from ofl_iot.crypto.scores import ScorePlan
 
-        asked = held.scores
-
-        def read(leader: DeviceId, data: bytes) -> ScalarShare:
-            share = ScalarShare.from_bytes(data, Origin(held.context, job.round_no, leader))
-            _check_answer(share.request_id, asked.request_id, len(share.values) == len(asked.queries))
-            return share
-
-        shares = list(each_of(job.shares, read).values())
-        scores = combine_scores(asked, shares, ScorePlan(self._rules.max_energy))
+        scores = held.server_dec.scores(job, ScorePlan(self._rules.max_energy))
         wrapped = set(scores.wrapped())
         for leader in wrapped:
             held.refused[leader] = "its update is too large to be scored, or made to wrap around"
@@ -219,10 +189,3 @@ def _usable(context: KeyContext, job: ScoreRound) -> tuple[dict[DeviceId, Encryp
         else:
             models[leader] = model
     return models, refused
-
-
-def _check_answer(request_id: bytes, asked: bytes, fits: bool) -> None:  # noqa: FBT001
-    if request_id != asked:
-        raise CryptoError("a share that answers another request (replayed, or of another round)")
-    if not fits:
-        raise CryptoError("a share of another size than asked for")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
-from ofl_iot.protocol.codec import encode_body
-from ofl_iot.protocol.messages import KeyOne, KeyOpen
+from ofl_iot.protocol.codec import decode_body, encode_body
+from ofl_iot.protocol.messages import KeyOne, KeyOpen, PartDecAsk
 from ofl_iot.protocol.parts import digest_of
 from ofl_iot.roles.commands import (
     AnswerDecryption,
@@ -133,14 +133,15 @@ class LeaderCrypto:
 
         context = context_of(self._federation, job.key.opened)
         share = KeyShare.from_bytes(job.key.share, Origin(context, KEY_ROUND, job.me))
-        asked = Origin(context, job.round_no, COORDINATOR)
+        asked = Origin(context, job.round_no, self._rules.server)
+        frame = self._frame_of(job)
         request: ScalarRequest | DecryptionRequest
         if job.label.startswith(SCORES):
             most = ScorePlan(self._rules.max_energy).queries(context.leaders)
-            request = ScalarRequest.from_bytes(job.request, asked)
+            request = ScalarRequest.from_bytes(frame, asked)
             answer = partial_scalars(share, request, self._entropy, most).to_bytes()
         else:
-            request = DecryptionRequest.from_bytes(job.request, asked)
+            request = DecryptionRequest.from_bytes(frame, asked)
             answer = partial_decrypt(share, request, self._entropy, FEWEST_CONTRIBUTORS).to_bytes()
         return DecryptionAnswered(job.round_no, digest_of(job.request).hex(), request.ciphertext_id.hex(), answer)
 
@@ -151,6 +152,15 @@ class LeaderCrypto:
         trust, keys = self._trust, {str(each.leader): each.sealing_key for each in opened.members}
         shown = {str(each.leader): each.certificate for each in opened.members}
         each_of(shown, lambda leader, certificate: trust.check(leader, keys[leader], certificate))
+
+    def _frame_of(self, job: AnswerDecryption) -> bytes:
+        """The request itself; one of the decryptor also says with which public key it was made fresh."""
+        if self._rules.server == COORDINATOR:
+            return job.request
+        ask = decode_body(PartDecAsk, job.request)
+        if ask.public != digest_of(job.key.public):
+            raise CryptoError("the decryptor was given another public key than the leaders made")
+        return ask.request
 
     def _envelope(self, context: KeyContext, sender: DeviceId, receiver: DeviceId) -> Envelope:
         from ofl_iot.crypto.sealing import Envelope

@@ -21,6 +21,7 @@ from ofl_iot.roles.commands import (
     AnswerDecryption,
     BeginKeys,
     EvaluateModel,
+    FinalDecrypt,
     FinishKeys,
     FinishRound,
     Job,
@@ -30,6 +31,7 @@ from ofl_iot.roles.commands import (
     PrepareRelease,
     ProtectContribution,
     ScoreRound,
+    ServerDecrypt,
     TrainLocally,
     WeighRound,
 )
@@ -50,6 +52,7 @@ from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.runtime.joint_key import CulpritError
 from ofl_iot.runtime.leader_crypto import LeaderCrypto
 from ofl_iot.runtime.protection import aggregate_clear
+from ofl_iot.runtime.server_dec import DecryptorCrypto
 from ofl_iot.workloads.base import TrainJob, Workload
 
 
@@ -173,6 +176,17 @@ class DeviceToolbox:
             target_bytes=self._rules.upload.chunk_bytes,
         )
         return ReleasePrepared(tuple(pieces))
+
+
+class DecryptorToolbox:
+    """ServerDec and FinDec."""
+
+    def __init__(self, crypto: DecryptorCrypto) -> None:
+        self._tools: Tools = {ServerDecrypt: crypto.server_decrypt, FinalDecrypt: crypto.final_decrypt}
+
+    def run(self, job: Job) -> Event:
+        """Run one job; what cannot be decrypted becomes JobFailed."""
+        return run_job(self._tools, job)
 
 
 class CoordinatorToolbox:

@@ -129,7 +129,8 @@ class KeyMaker:
         yield Publish(Topic(Kind.KEYS, COORDINATOR, sender), receipt)
         if body is not None:
             yield from self._take(sender, message.stage, body, now)
-        if self._twos.keys() == {member.leader for member in self._opened.members} and not self._making:
+        members = {member.leader for member in self._opened.members}
+        if self._ones.keys() == self._twos.keys() == members and not self._making:
             self._making = True
             yield Compute(MakeKeys(self._opened, dict(self._ones), dict(self._twos)))
 

@@ -129,7 +129,7 @@ class CoordinatorCrypto:
         """FinDec: the weighted sum in the clear."""
         held = self._in_hand(job.round_no)
         if held.verdict is None:
-            raise RoundError("the scores are not known")
+            raise RoundError("the model was not asked for")
         update = held.server_dec.model(job)
         self._round = None
         return RoundAggregated(

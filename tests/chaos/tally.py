@@ -211,7 +211,7 @@ class TallyWorld:
                     privacy=PrivacyRules(mode="off"),
                 ),
             )
-            keeper = KeeperMachine(name, 2.0)
+            keeper = KeeperMachine(name, 2.0, self.protection.server)
             leader = LeaderMachine(
                 LeaderProfile(name, MODEL, device.model.layout, encrypted=self.protection.mode == "threshold"),
                 LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, half_precision=False),

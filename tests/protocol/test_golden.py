@@ -23,11 +23,14 @@ from ofl_iot.protocol.messages import (
     Member,
     Message,
     Observation,
+    PartDecAsk,
     PartReceipt,
     Pull,
     Receipt,
     RoundOpen,
     Seat,
+    ServerDecAnswer,
+    ServerDecAsk,
     Settlement,
     Status,
 )
@@ -148,6 +151,32 @@ BODIES: dict[str, tuple[Body, str]] = {
             "920196a76b65796f70656e03019193a7747275636b2d31c420"
             "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4bc40002a46d61696e"
         ),
+    ),
+    "serverdec ask": (
+        ServerDecAsk(
+            round_no=12,
+            attempt=1,
+            turn=2,
+            stage="scores",
+            opened=KeyOpen(3, 1, (KeyMember("truck-1", KEY),), 2, "main"),
+            public=b"public",
+            active=("truck-1",),
+            contributors=("truck-1", "truck-2"),
+            ciphertext=b"ciphertext",
+        ),
+        (
+            "92019aac73657276657264656361736b0c0102a673636f72657396a76b65796f70656e03019192a7747275636b2d31c4204b"
+            "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b02a46d61696ec4067075626c696391a7747275"
+            "636b2d3192a7747275636b2d31a7747275636b2d32c40a63697068657274657874"
+        ),
+    ),
+    "serverdec answer": (
+        ServerDecAnswer(b"values", ("truck-1",), ("truck-2",), "why"),
+        "920195af736572766572646563616e73776572c40676616c75657391a7747275636b2d3191a7747275636b2d32a3776879",
+    ),
+    "partdec ask": (
+        PartDecAsk(bytes(range(16)), b"request"),
+        "920193aa7061727464656361736bc410000102030405060708090a0b0c0d0e0fc40772657175657374",
     ),
     "key one": (KeyOne(b"contribution", b"relin"), "920193a66b65796f6e65c40c636f6e747269627574696f6ec40572656c696e"),
 }

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, RESERVED, DeviceId, FederationId
 from ofl_iot.protocol.topics import MAX_INDEX, Kind, Topic, Topics, sent_by_coordinator
 from tests.protocol.samples import ids
 
 TOPICS = Topics(FederationId("mine"))
-devices = ids.filter(lambda text: text != COORDINATOR).map(DeviceId)
+devices = ids.filter(lambda text: text not in RESERVED).map(DeviceId)
 
 
 @st.composite
@@ -110,11 +110,21 @@ def test_foreign_topics_are_refused(text: str) -> None:
 def test_the_coordinator_is_no_device(kind: Kind) -> None:
     """`device/coordinator/status` would enter the coordinator into its own fleet."""
     text = TOPICS.build(Topic(kind, COORDINATOR, DeviceId("truck-1")))
-    if "{sender}" in kind.value and kind not in (Kind.ECHO, Kind.RECEIPT, Kind.KEYS):
+    if "{sender}" in kind.value and kind not in (Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC):
         with pytest.raises(TopicError):
             TOPICS.parse(text)
     else:
         assert TOPICS.parse(text).sender == COORDINATOR
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if "{sender}" in kind.value])
+def test_the_decryptor_is_no_device_either(kind: Kind) -> None:
+    text = TOPICS.build(Topic(kind, DECRYPTOR, DeviceId("truck-1")))
+    if kind in (Kind.ECHO, Kind.RECEIPT, Kind.SERVERDEC):
+        assert TOPICS.parse(text).sender == DECRYPTOR
+    else:
+        with pytest.raises(TopicError):
+            TOPICS.parse(text)
 
 
 def test_a_topic_to_someone_needs_a_receiver() -> None:

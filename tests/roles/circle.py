@@ -1,4 +1,7 @@
-"""Leaders and a coordinator that make a key and decrypt together: real cryptographic jobs, a post that misbehaves."""
+"""Leaders and a coordinator that make a key and decrypt together, with or without a decryptor.
+
+Real cryptographic jobs, and a post that misbehaves.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ofl_iot.crypto.entropy import SeededEntropy
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId
 from ofl_iot.protocol.messages import KeyMember, Message, Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import (
@@ -19,6 +22,7 @@ from ofl_iot.roles.commands import (
     Command,
     Compute,
     Contributed,
+    FinalDecrypt,
     FinishKeys,
     FinishRound,
     Job,
@@ -28,11 +32,14 @@ from ofl_iot.roles.commands import (
     ProtectContribution,
     Publish,
     ScoreRound,
+    ServerDecrypt,
     SetTimer,
     Tell,
     WeighRound,
 )
-from ofl_iot.roles.decryption import DEADLINE, Decryption
+from ofl_iot.roles.decryption import DEADLINE, Decryption, RoundDecryption
+from ofl_iot.roles.decryptor import DecryptorMachine
+from ofl_iot.roles.entrusted import EntrustedDecryption
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
@@ -47,10 +54,11 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.key_maker import KeyMaker
-from ofl_iot.roles.machine import collect
+from ofl_iot.roles.machine import Machine, collect
 from ofl_iot.roles.rules import ProtectionRules
 from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.runtime.leader_crypto import LeaderCrypto
+from ofl_iot.runtime.server_dec import DecryptorCrypto
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.toolbox import Tools, run_job
 
@@ -68,6 +76,7 @@ def names(count: int) -> list[DeviceId]:
 def tools_of(seed: int, rules: ProtectionRules = RULES) -> Tools:
     leader = LeaderCrypto(FEDERATION, rules, SeededEntropy(seed))
     coordinator = CoordinatorCrypto(FEDERATION, rules, SeededEntropy(seed))
+    decryptor = DecryptorCrypto(FEDERATION, SeededEntropy(seed))
     return {
         MakeSealingKey: leader.make_sealing_key,
         BeginKeys: leader.begin_keys,
@@ -78,6 +87,8 @@ def tools_of(seed: int, rules: ProtectionRules = RULES) -> Tools:
         ScoreRound: coordinator.score,
         WeighRound: coordinator.weigh,
         FinishRound: coordinator.finish,
+        ServerDecrypt: decryptor.server_decrypt,
+        FinalDecrypt: decryptor.final_decrypt,
     }
 
 
@@ -86,7 +97,7 @@ class Office:
 
     def __init__(self, rules: ProtectionRules) -> None:
         self.maker = KeyMaker(rules)
-        self.decryption: Decryption | None = None
+        self.decryption: RoundDecryption | None = None
         self.result: RoundAggregated | None = None
         self.failures: list[JobFailed] = []
 
@@ -148,14 +159,13 @@ class Circle:
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
         self._post: list[tuple[str, Event]] = []
-        self.stores: dict[str, MemoryStore] = {name: MemoryStore() for name in [*self.leaders, COORDINATOR]}
-        self.timers: dict[str, dict[str, float]] = {name: {} for name in [*self.leaders, COORDINATOR]}
-        self.tools = {
-            name: tools_of(100 * self.seed + number, self.rules)
-            for number, name in enumerate([*self.leaders, COORDINATOR])
-        }
+        everyone = [*self.leaders, COORDINATOR, DECRYPTOR]
+        self.stores: dict[str, MemoryStore] = {name: MemoryStore() for name in everyone}
+        self.timers: dict[str, dict[str, float]] = {name: {} for name in everyone}
+        self.tools = {name: tools_of(100 * self.seed + number, self.rules) for number, name in enumerate(everyone)}
         self.office = Office(self.rules)
-        for name in self.leaders:
+        self.decryptor = DecryptorMachine(self.rules)
+        for name in [*self.leaders, DECRYPTOR]:
             self.restart(name)
         self.deliver()
 
@@ -166,14 +176,16 @@ class Circle:
         self.timers[name] = {}
         if name == COORDINATOR:
             self.office = Office(self.rules)
+        elif name == DECRYPTOR:
+            self.decryptor = DecryptorMachine(self.rules)
         else:
-            self.keepers[name] = KeeperMachine(DeviceId(name), self.rules.resend_s)
+            self.keepers[name] = KeeperMachine(DeviceId(name), self.rules.resend_s, self.rules.server)
         self.give(name, Started(self.stores[name].load()))
         self.give(name, LinkUp())
 
     def give(self, name: str, event: Event) -> list[Command]:
-        machine = self.office if name == COORDINATOR else self.keepers[name]
-        commands = machine.handle(event, self.now)
+        machines: dict[str, Machine] = {COORDINATOR: self.office, DECRYPTOR: self.decryptor, **self.keepers}
+        commands = machines[name].handle(event, self.now)
         self.carry_out(name, commands)
         return commands
 
@@ -195,7 +207,7 @@ class Circle:
 
     def _send(self, name: str, command: Publish) -> None:
         assert not isinstance(command.message, bytes)
-        receiver = command.topic.receiver or COORDINATOR
+        receiver = command.topic.receiver or (self.rules.server if command.topic.kind is Kind.SHARE else COORDINATOR)
         self.sent.append((name, command.topic, command.message))
         for _ in range(self.fate(name, receiver, command.message)):
             self._post.append((receiver, Arrived(command.topic, command.message)))
@@ -251,7 +263,8 @@ class Circle:
         assert key is not None
         self.office.result = None
         self.office.failures = []
-        self.office.decryption = Decryption(key, round_no, contributions, {}, self.rules, size=SIZE, attempt=attempt)
+        form = Decryption if self.rules.server == COORDINATOR else EntrustedDecryption
+        self.office.decryption = form(key, round_no, contributions, {}, self.rules, size=SIZE, attempt=attempt)
         self.carry_out(COORDINATOR, list(self.office.decryption.begin()))
         self.wait(wait_s, lambda: self.office.result is not None)
         return self.office.result

@@ -90,7 +90,7 @@ def test_with_fewer_than_the_threshold_it_is_over_and_says_so() -> None:
     circle.fate = lambda sender, to, _message: int(not {B, C} & {sender, to})
     assert circle.decrypt(circle.contributions(updates)) is None
     assert circle.office.decryption is not None
-    assert not circle.office.decryption.possible
+    assert circle.office.decryption.given_up == "too few leaders are left to decrypt"
     circle.fate = lambda *_: 1
     check(circle.decrypt(circle.contributions(updates, 2), 2), updates, 3)
 
@@ -101,7 +101,7 @@ def test_all_leaders_must_decrypt_where_the_rules_say_so() -> None:
     contributions = circle.contributions(updates)
     key = circle.office.maker.key
     assert key is not None
-    assert not Decryption(key, 1, contributions[:2], {}, rules, size=SIZE).possible
+    assert Decryption(key, 1, contributions[:2], {}, rules, size=SIZE).given_up
     check(circle.decrypt(contributions), updates, 3)
 
 
@@ -268,4 +268,4 @@ def test_the_silent_are_asked_again_at_half_time_and_the_link_back_sends_all() -
     again = list(decryption.deadline(15.0))
     assert [str(c.topic.receiver) for c in again if hasattr(c, "topic")].count(B) == 1
     list(decryption.deadline(30.0))
-    assert not decryption.possible
+    assert decryption.given_up

@@ -224,7 +224,7 @@ def test_a_request_under_another_key_of_the_same_term_is_not_answered(circle: Ci
 def test_nobody_but_the_coordinator_asks(circle: Circle) -> None:
     (part,) = split_body(b"x", 2, 1, "model.1")
     report = dropped(circle.give(A, Arrived(Topic(Kind.DECRYPT, B, A), part)))
-    assert report["reason"] == "leader-1 is not the coordinator"
+    assert report["reason"] == "leader-1 is not the coordinator, whom this device decrypts for (server_dec)"
     report = dropped(circle.give(A, Arrived(Topic(Kind.STATUS, B, A), status())))
     assert report["reason"] == "a STATUS message is not for a keeper"
 

@@ -126,6 +126,14 @@ def test_the_key_is_summed_once_when_all_is_there() -> None:
     assert len(jobs(commands, MakeKeys)) == 1
 
 
+def test_the_key_is_not_summed_before_the_last_broadcast_is_here() -> None:
+    made, _ = begun()
+    commands = [c for name in SEALING for c in say(made, name, TWO)]
+    commands += [c for name in (A, B) for c in say(made, name, ONE)]
+    assert not jobs(commands, MakeKeys)
+    assert jobs(say(made, C, ONE), MakeKeys)
+
+
 def test_only_members_speak_and_only_of_what_is_expected() -> None:
     made, _ = begun()
     with pytest.raises(RefusedError, match="stranger takes no part"):

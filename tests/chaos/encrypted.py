@@ -1,0 +1,192 @@
+"""A whole federation under real encryption: the tally's jobs, with the cryptographic ones for real.
+
+As in the tally, each device owns one parameter. The coordinator computes the scores on ciphertext, has them decrypted
+by the leaders and judges nobody; then it sums evenly, on ciphertext, and what the leaders decrypt is the tally.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from ofl_iot.crypto.entropy import SeededEntropy
+from ofl_iot.crypto.noise import error_bound
+from ofl_iot.crypto.params import parameter_set
+from ofl_iot.ids import DECRYPTOR
+from ofl_iot.roles.commands import (
+    AnswerDecryption,
+    BeginKeys,
+    FinishKeys,
+    FinishRound,
+    Job,
+    MakeKeys,
+    MakeSealingKey,
+    ProtectContribution,
+    ScoreRound,
+    Tell,
+    WeighRound,
+)
+from ofl_iot.roles.decryptor import DecryptorMachine
+from ofl_iot.roles.events import ContributionProtected, Event, RoundAggregated
+from ofl_iot.roles.rules import ProtectionRules, RoundRules
+from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto, _RoundInHand
+from ofl_iot.runtime.leader_crypto import LeaderCrypto
+from ofl_iot.runtime.server_dec import DecryptorCrypto
+from ofl_iot.runtime.toolbox import DecryptorToolbox, Toolbox, run_job
+from ofl_iot.runtime.virtual import Party
+from ofl_iot.runtime.virtual_broker import Faults
+from tests.chaos.tally import FEDERATION, EvenPace, TallyToolbox, TallyWorld
+
+STEP = 1 / 64
+"""Small enough that an update of many trainings can be scored, and exact in float32."""
+
+ROUGH = Faults(
+    latency_s=(0.005, 0.2),
+    duplicate=0.2,
+    lose_under_way=0.7,
+    forget_queue=0.5,
+    mean_connected_s=20.0,
+    mean_away_s=3.0,
+    mean_alive_s=40.0,
+    mean_dead_s=4.0,
+    crash_between_commands=0.001,
+)
+
+
+PROTECTION = ProtectionRules(s_factor="mean", key_deadline_s=10.0, decryption_deadline_s=6.0, resend_s=1.5)
+RARELY = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=50)
+
+
+class EvenCrypto(CoordinatorCrypto):
+    """Decrypts the scores as in production, then gives every contribution the same weight."""
+
+    def _judge(self, held: _RoundInHand, job: WeighRound) -> None:
+        super()._judge(held, job)
+        held.weights = dict.fromkeys(held.weights, 1 / len(held.weights))
+
+    def finish(self, job: FinishRound) -> RoundAggregated:
+        result = super().finish(job)
+        return replace(result, update=result.update * np.float32(len(result.weights)))
+
+
+class CryptoToolbox:
+    """The tally's jobs, the cryptographic ones for real."""
+
+    def __init__(self, tally: TallyToolbox, seed: int, rules: ProtectionRules) -> None:
+        self._tally = tally
+        leader = LeaderCrypto(FEDERATION, rules, SeededEntropy(seed))
+        coordinator = EvenCrypto(FEDERATION, rules, SeededEntropy(seed))
+        self._tools = {
+            MakeSealingKey: leader.make_sealing_key,
+            BeginKeys: leader.begin_keys,
+            FinishKeys: leader.finish_keys,
+            AnswerDecryption: leader.answer,
+            ProtectContribution: lambda job: ContributionProtected(job.round_no, leader.protect(job)),
+            MakeKeys: coordinator.make_keys,
+            ScoreRound: coordinator.score,
+            WeighRound: coordinator.weigh,
+            FinishRound: coordinator.finish,
+        }
+
+    def run(self, job: Job) -> Event:
+        return run_job(self._tools, job) if type(job) in self._tools else self._tally.run(job)
+
+
+@dataclass
+class EncryptedWorld(TallyWorld):
+    step: float = STEP
+    protection: ProtectionRules = PROTECTION
+    failures: Counter[str] = field(default_factory=Counter)
+    abandoned: Counter[str] = field(default_factory=Counter)
+    """Rounds given up, by reason."""
+    decryptor: DecryptorMachine | None = None
+    opened_in: Counter[bool] = field(default_factory=Counter)
+    """Rounds of several clusters, by whether they were encrypted."""
+
+    def __post_init__(self) -> None:
+        self.listener = self._listen
+        super().__post_init__()
+        if self.protection.server == DECRYPTOR:
+            toolbox = DecryptorToolbox(DecryptorCrypto(FEDERATION, SeededEntropy(1000 * self.seed + 999)))
+            party = Party(DECRYPTOR, self._make_decryptor, toolbox, EvenPace(0.01), faults=self.faults)
+            self.world.add(party)
+
+    def _make_decryptor(self) -> DecryptorMachine:
+        self.decryptor = DecryptorMachine(self.protection)
+        return self.decryptor
+
+    def coordinator_toolbox(self) -> Toolbox:
+        return CryptoToolbox(TallyToolbox(self.devices, None, self), 1000 * self.seed, self.protection)
+
+    def device_toolbox(self, slot: int) -> Toolbox:
+        tally = TallyToolbox(self.devices, slot, self)
+        return CryptoToolbox(tally, 1000 * self.seed + slot + 1, self.protection)
+
+    def _listen(self, _name: str, told: Tell, _now: float) -> None:
+        if told.what in ("job failed", "key work failed", "contribution failed"):
+            self.failures[str(told.fields["reason"])] += 1
+        elif told.what == "round abandoned":
+            self.abandoned[str(told.fields["reason"])] += 1
+        elif told.what == "round open" and int(str(told.fields["leaders"])) > 1:
+            self.opened_in[bool(told.fields["encrypted"])] += 1
+
+    def books(self) -> float:
+        """The largest difference between the model and the sum of the chunks that the coordinator holds settled."""
+        assert self.coordinator is not None
+        worst = 0.0
+        for slot, name in enumerate(self.names):
+            settled = self.coordinator.roster.devices[name].settled
+            tally = sum(value for seq, value in self.released(name).items() if seq in settled)
+            worst = max(worst, abs(float(self.coordinator.model[slot]) - tally))
+        return worst
+
+    def come_to_rest(self, *, limit_s: float) -> bool:
+        """No more faults; devices go on, for a cluster that speaks alone is not heard. All of the past is settled."""
+        due = {name: max(self.released(name), default=0) for name in self.names}
+        for party in self.world.parties.values():
+            party.faults = None
+
+        def settled() -> bool:
+            devices = self.coordinator.roster.devices if self.coordinator else {}
+            return all(name in devices and devices[name].settled.upto >= seq for name, seq in due.items())
+
+        return self.world.run(settled, limit_s=self.world.now + limit_s)
+
+    def decrypting(self, stage: str) -> bool:
+        """Whether the coordinator waits for shares of a stage."""
+        held = self.coordinator._rounds._decryption if self.coordinator else None
+        return held is not None and held.asked is not None and held._stage == stage
+
+    def making_a_key(self) -> set[str]:
+        """The leaders, present or to come, that were called to make a key."""
+        opened = self.coordinator._rounds._keys._opened if self.coordinator else None
+        return {member.leader for member in opened.members} if opened else set()
+
+    def leaders(self) -> list[str]:
+        assert self.coordinator is not None
+        return sorted(self.coordinator.roster.terms)
+
+    def completed(self) -> int:
+        return self.coordinator.counter.completed if self.coordinator else 0
+
+    def opened(self) -> int:
+        return self.coordinator.counter.opened if self.coordinator else 0
+
+
+def bound(rounds: int, leaders: int) -> float:
+    """The decrypted mean errs by at most the bound in each round, and the tally is the mean times the leaders."""
+    return rounds * leaders * error_bound(parameter_set("main"), leaders, leaders)
+
+
+def quiet(seed: int = 0, **rules: object) -> EncryptedWorld:
+    """Three clusters on a network without faults, with their key made."""
+    return EncryptedWorld(
+        devices=8,
+        seed=seed,
+        faults=Faults(),
+        rounds=RARELY,
+        protection=msgspec.structs.replace(PROTECTION, **rules),
+    )

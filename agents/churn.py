@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ofl_iot.ids import COORDINATOR
+from ofl_iot.ids import COORDINATOR, RESERVED
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator import CoordinatorMachine
 from ofl_iot.runtime.virtual import Party, VirtualWorld
@@ -69,7 +69,7 @@ class Churn:
             self.world.crash(self._chance.choice(leading), for_s=self._chance.expovariate(1 / AWAY_S))
 
     def _devices(self) -> list[Party]:
-        return [party for name, party in self.world.parties.items() if name != COORDINATOR]
+        return [party for name, party in self.world.parties.items() if name not in RESERVED]
 
     def _completed(self) -> int:
         machine = self.world.parties[COORDINATOR].machine

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import COORDINATOR, is_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, is_id
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 
 
@@ -25,6 +25,7 @@ class Party(enum.Enum):
     A named party gains nothing by it: the topic tree has no place for it where only devices stand.
     """
     COORDINATOR = COORDINATOR
+    DECRYPTOR = DECRYPTOR
 
     @classmethod
     def of(cls, name: str) -> frozenset[Party]:
@@ -55,6 +56,7 @@ class Rule:
 
 _MEMBER = frozenset({Party.MEMBER})
 _COORDINATOR = frozenset({Party.COORDINATOR})
+_SERVERS = frozenset({Party.COORDINATOR, Party.DECRYPTOR})
 
 POLICY: Mapping[Kind, Rule] = {
     Kind.STATUS: Rule(_MEMBER, _COORDINATOR),
@@ -68,8 +70,9 @@ POLICY: Mapping[Kind, Rule] = {
     Kind.ROUND_OPEN: Rule(_COORDINATOR, _MEMBER),
     Kind.CONTRIBUTION: Rule(_MEMBER, _COORDINATOR),
     Kind.DECRYPT: Rule(_COORDINATOR, _MEMBER),
-    Kind.SHARE: Rule(_MEMBER, _COORDINATOR),
+    Kind.SHARE: Rule(_MEMBER, _SERVERS),
     Kind.KEYS: Rule(_MEMBER, _MEMBER),
+    Kind.SERVERDEC: Rule(_SERVERS, _MEMBER),
     Kind.MANIFEST: Rule(_COORDINATOR, _MEMBER),
     Kind.GLOBAL_PART: Rule(_COORDINATOR, _MEMBER),
 }

@@ -12,10 +12,9 @@ import re
 from dataclasses import dataclass
 
 from ofl_iot.errors import ConfigError, CryptoError
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, device_id, is_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId, device_id, is_id
 
 BROKER = DeviceId("broker")
-DECRYPTOR = DeviceId("decryptor")
 ENROLMENT = DeviceId("enrolment")
 """The enrolment service: its certificate names it and not a machine, so it may move without a new one."""
 PARTIES = (COORDINATOR, DECRYPTOR, BROKER)

@@ -98,11 +98,12 @@ def test_the_acl_file_names_every_kind_and_nobody_but_the_named_parties() -> Non
         assert set(re.findall(rf" (read|write) ofl/v1/access/{path}\n", text)) == {"read", "write"}
 
 
-def rights_used_by_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[tuple[Kind, Action, str]]:
+def rights_used_by_a_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, server_dec: str
+) -> set[tuple[Kind, Action, str]]:
     """Who published and who subscribed to which kind in an encrypted federation of six devices."""
-    settings = load_settings(
-        Settings, [], {}, {"simulation.devices": "6", "simulation.rounds": "2", "round.count": "2", **QUICK}
-    ).settings
+    given = {"simulation.devices": "6", "simulation.rounds": "2", "round.count": "2", **QUICK}
+    settings = load_settings(Settings, [], {}, {**given, "protection.server_dec": server_dec}).settings
     topics = Topics(federation_id(settings.federation.id))
     used: set[tuple[Kind, Action, str]] = set()
     publish, subscribe = VirtualBroker.publish, VirtualBroker.subscribe
@@ -125,8 +126,14 @@ def rights_used_by_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[t
 
 
 def test_no_right_is_given_that_a_federation_does_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole encrypted run in virtual time needs every rule and no other; echoes belong to the link beneath."""
-    used = rights_used_by_a_run(tmp_path, monkeypatch)
+    """A whole encrypted run in virtual time, and one with a decryptor, need every rule and no other.
+
+    Echoes belong to the link beneath.
+    """
+    used: set[tuple[Kind, Action, str]] = set()
+    for server_dec in ("coordinator", "decryptor"):
+        with monkeypatch.context() as patch:
+            used |= rights_used_by_a_run(tmp_path, patch, server_dec)
     assert {(kind, action) for kind, action, _ in used} == {
         (kind, action) for kind in Kind if kind is not Kind.ECHO for action in Action
     }

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError, CryptoError
-from ofl_iot.identity.names import BROKER, DECRYPTOR, ENROLMENT, Bearer, party_id
+from ofl_iot.identity.names import BROKER, ENROLMENT, Bearer, party_id
 from ofl_iot.identity.tokens import JoinToken, hash_of
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId
 
 IDS = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,3}", fullmatch=True)
 DEVICES = IDS.filter(lambda name: name not in (COORDINATOR, DECRYPTOR, BROKER, ENROLMENT))

@@ -135,7 +135,9 @@ class Simulation:
         from broker.embedded import EmbeddedBroker
 
         async with EmbeddedBroker() as broker:
-            mqtt = msgspec.structs.replace(self._settings.mqtt, hosts=("127.0.0.1",), port=broker.port)
+            mqtt = msgspec.structs.replace(
+                self._settings.mqtt, hosts=("127.0.0.1",), port=broker.port, tls=None, identity=None
+            )
             with ThreadPoolExecutor(max_workers=4, thread_name_prefix="ofl-job") as executor:
                 servers = (COORDINATOR, DECRYPTOR) if self._decryptor else (COORDINATOR,)
                 links = {name: self._link(name, mqtt) for name in (*servers, *self._names())}

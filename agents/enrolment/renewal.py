@@ -71,6 +71,9 @@ class Renewal:
             log.error("identity cannot be used folder=%s reason=%s", held.path, error)  # noqa: TRY400  # it says all
             return LOOK_S
         validity = enrolment.credential.validity
+        if held.handed_over:
+            self._remind(validity, now)
+            return next_look_s(validity, now)
         if now >= validity.renewal:
             failure = f"certificate not renewed, it expires at {shown(validity.not_after)}"
             new = await self._try(lambda: renew(held), failure)
@@ -82,6 +85,13 @@ class Renewal:
             crl = await self._try(lambda: fetch_crl(held), "revocation list not fetched", logging.DEBUG)
             self._heard_at = now if crl is not None else self._heard_at
         return next_look_s(validity, now)
+
+    def _remind(self, validity: Validity, now: float) -> None:
+        """A copy is renewed by whoever keeps the original, and half of the last third is late for that."""
+        if now >= (validity.renewal + validity.not_after) / 2:
+            advice = "run `ofl enroll renew` on the folder it is copied from, then restart"
+            until = shown(validity.not_after)
+            log.warning("certificate is overdue: %s folder=%s expires=%s", advice, self._held.path, until)
 
     async def _try(self, work: Callable[[], T], what: str, level: int = logging.WARNING) -> T | None:
         """Run in a thread, as it waits for the network; None after a failure, which is told."""

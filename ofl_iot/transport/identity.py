@@ -41,6 +41,11 @@ class IdentityFolder:
         """Whether the party was enrolled; its certificate may have expired since."""
         return all((self.path / name).is_file() for name in (CA, CERTIFICATE, KEY))
 
+    @property
+    def handed_over(self) -> bool:
+        """Whether a service manager laid the files out for this process: they are a copy, and not to be changed."""
+        return str(self.path) == os.environ.get("CREDENTIALS_DIRECTORY")
+
     def load(self) -> Enrolment:
         """Read and check everything; ConfigError says which file is wrong and what to do about it."""
         from cryptography.hazmat.primitives.serialization import Encoding
@@ -114,8 +119,7 @@ class IdentityFolder:
         data = self._read(name)
         mode = (self.path / name).stat().st_mode & 0o777
         # A service manager lets the service read its own file by an access list, whose mask shows as the group's.
-        handed_over = str(self.path) == os.environ.get("CREDENTIALS_DIRECTORY")
-        if mode & (0o037 if handed_over else 0o077):
+        if mode & (0o037 if self.handed_over else 0o077):
             raise ConfigError(
                 f"identity {self.path}: {name} is open to others (mode {mode:o}); run chmod 600 {self.path / name}, "
                 "and enrol anew in another folder if somebody may have read it"

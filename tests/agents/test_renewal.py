@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.enrolment.client import SERVER
+from agents.enrolment.client import SERVER, Newcomer
 from agents.enrolment.renewal import LOOK_S, Renewal, identity_of, next_look_s
 from ofl_iot.errors import ConfigError
 from ofl_iot.identity.certificates import DAY_S, LIFETIME_S, Validity
@@ -21,6 +22,7 @@ from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.transport.identity import CERTIFICATE, CRL, IdentityFolder
 from tests.agents.test_enrolment import TRUCK, Running, enrolled, service
+from tests.e2e.processes import OflProcess, until
 
 __all__ = ["enrolled", "service"]
 
@@ -101,3 +103,37 @@ def test_an_identity_is_used_by_its_owner_alone(enrolled: IdentityFolder) -> Non
 def test_a_party_whose_folder_is_not_enrolled_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ofl enroll join"):
         identity_of(settings_with(tmp_path), TRUCK)
+
+
+def test_a_copy_is_left_to_whoever_keeps_the_original_who_is_reminded(
+    service: Running, enrolled: IdentityFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(enrolled.path))
+    before = {file: file.read_bytes() for file in enrolled.path.iterdir()}
+    for age in (0.7, 0.9):
+        service.ahead_s = age * LIFETIME_S
+        assert not caplog.records
+        assert look(IdentityFolder(enrolled.path, service.now))[1] == []
+    assert {file: file.read_bytes() for file in enrolled.path.iterdir()} == before
+    assert "certificate is overdue: run `ofl enroll renew`" in caplog.text
+
+
+def test_an_agent_renews_by_itself_although_its_broker_is_away(
+    service: Running, tmp_path: Path, free_port: int
+) -> None:
+    folder = tmp_path / "truck"
+    first = Newcomer(folder, TRUCK).join(service.address, service.token(lifetime_s=120.0))
+    arguments = ["agent", "--id", TRUCK, "--part", "1/2", "--state", str(tmp_path / "state")]
+    settings = ["--set", f"mqtt.identity={folder}", "--set", f"mqtt.port={free_port}"]
+    agent = OflProcess([*arguments, *settings], tmp_path / "log")
+
+    async def story() -> None:
+        await agent.start()
+        try:
+            await until(lambda: IdentityFolder(folder).load().credential.serial != first.credential.serial)
+        finally:
+            agent.kill(signal.SIGTERM)
+            assert await agent.ended() == 0, agent.output
+        assert "Traceback" not in agent.output
+
+    asyncio.run(story())

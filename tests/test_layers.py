@@ -189,7 +189,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", ["agent", "coordinator"])
+@pytest.mark.parametrize("command", ["agent", "coordinator", "decryptor"])
 def test_a_device_agent_stays_light(command: str) -> None:
     loaded = loaded_by(f"import agents.cli, agents.program, agents.parties, agents.commands.{command}")
     assert not loaded & {"scipy", "sklearn", "numba", "torch", "dp_accounting", "rich", "matplotlib", "amqtt"}

@@ -17,7 +17,7 @@ import numpy as np
 
 from agents.audit import Audit, audit_chunks
 from agents.parties import Parties
-from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.messages import Assignment, Manifest, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
@@ -52,6 +52,7 @@ pause_s = 0.05
 mode = "off"
 [protection]
 mode = "{protection}"
+server_dec = "{server_dec}"
 resend_s = 1.0
 key_deadline_s = 20.0
 decryption_deadline_s = 10.0
@@ -164,12 +165,14 @@ class Watch:
 
 
 class Federation:
-    """A coordinator and four agents, each a process with its own store."""
+    """A coordinator and four agents, and a decryptor where there is to be one, each a process with its own store."""
 
-    def __init__(self, folder: Path, port: int, rounds: int, protection: str = "clear") -> None:
+    def __init__(
+        self, folder: Path, port: int, rounds: int, protection: str = "clear", server_dec: str = "coordinator"
+    ) -> None:
         self.state = folder / "state"
         config = folder / "ofl.toml"
-        config.write_text(QUICK.format(port=port, rounds=rounds, protection=protection))
+        config.write_text(QUICK.format(port=port, rounds=rounds, protection=protection, server_dec=server_dec))
         self.settings: Settings = load_settings(Settings, [config], {}, {}).settings
         common = ["--config", str(config), "--state", str(self.state)]
         self.processes = {
@@ -177,6 +180,8 @@ class Federation:
             for part, name in enumerate(NAMES, 1)
         }
         self.processes[COORDINATOR] = OflProcess(["coordinator", *common], folder / "coordinator.log")
+        if server_dec == DECRYPTOR:
+            self.processes[DECRYPTOR] = OflProcess(["decryptor", *common], folder / "decryptor.log")
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -25,6 +25,7 @@ _UNITS, _TMPFILES = Path("etc/systemd/system"), Path("etc/tmpfiles.d/ofl.conf")
 _EXECUTABLE_IN_UNIT = "/usr/local/bin/ofl"
 _HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108  # what the sandbox does not show
 _OPTIONAL_CREDENTIALS = ("crl.pem",)
+_RENEWAL = ("ofl-renew.service", "ofl-renew.timer")
 _TEGRA = Path("etc/nv_tegra_release")
 """What a Jetson has and no other machine."""
 _JETSON_GROUPS = ("video", "render", "jtop")
@@ -62,11 +63,13 @@ class Installation:
         files = [
             File(_TMPFILES, "d /etc/ofl 0755 root root\nd /etc/ofl/identity 0700 root root\n"),
             File(SETTINGS, settings_text(self.given), operators=True),
-            File(_UNITS / unit, unit_text(self.role, self.executable)),
+            File(_UNITS / unit, unit_text(unit, self.executable)),
             File(dropins / "10-limits.conf", limits_text(self._effective().service)),
         ]
         if self.role != "broker":
             files.append(File(dropins / "20-identity.conf", self._identity_text()))
+        if self.role != "broker" and self.identity:
+            files += [File(_UNITS / name, unit_text(name, self.executable)) for name in _RENEWAL]
         if self.role == "agent":
             files.append(File(AGENT_ENV, self._agent_env(), operators=True))
             if (self.root / _TEGRA).exists():
@@ -117,7 +120,8 @@ class Installation:
             yield f"{path} is yours and was left as it is: compare it with the options you gave"
         if self.role != "broker" and self.identity and not (self.root / IDENTITY / "key.pem").exists():
             yield f"enrol with `ofl enroll join` into /{IDENTITY}, or install again with --without-identity"
-        yield f"systemctl daemon-reload && systemctl enable --now ofl-{self.role}"
+        renewal = f" {_RENEWAL[-1]}" if self.role != "broker" and self.identity else ""
+        yield f"systemctl daemon-reload && systemctl enable --now ofl-{self.role}{renewal}"
         if self.role != "broker":
             yield f"ofl doctor --config /{SETTINGS} tells whether all is well"
 
@@ -151,13 +155,12 @@ class Installation:
         return f"DEVICE_ID={device_id(self.device)}\nDEVICE_PART={part}\n"
 
 
-def unit_text(role: Role, executable: Path) -> str:
-    """The role's unit, with the `ofl` that it starts."""
+def unit_text(name: str, executable: Path) -> str:
+    """One of our units, with the `ofl` that it starts."""
     if not executable.is_absolute() or not re.fullmatch(r"[\w./+@:-]+", str(executable)):
         raise ConfigError(
             f"{str(executable)!r} cannot stand in a unit: name `ofl` by a plain absolute path, --ofl PATH"
         )
-    name = f"ofl-{role}.service"
     here = Path(__file__).parent
     for folder in (here / "units", here.parent / "systemd"):  # in a wheel, in a working copy
         if (text := _read(folder / name)) is not None:

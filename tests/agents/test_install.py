@@ -41,6 +41,8 @@ def test_an_agent_gets_its_unit_limits_settings_and_name(tmp_path: Path) -> None
         "etc/ofl/ofl.toml",
         "etc/systemd/system/ofl-agent.service",
         "etc/systemd/system/ofl-agent.service.d/10-limits.conf",
+        "etc/systemd/system/ofl-renew.service",
+        "etc/systemd/system/ofl-renew.timer",
         "etc/tmpfiles.d/ofl.conf",
     ]
     assert files["etc/ofl/agent.env"] == "DEVICE_ID=truck-017\nDEVICE_PART=3/16\n"
@@ -172,9 +174,10 @@ def test_credentials_that_the_service_manager_hands_over_are_the_identity(
 
 
 @needs_systemd
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [*ROLES, "renew"])
 def test_systemd_accepts_the_unit_and_finds_little_exposed(role: str, tmp_path: Path) -> None:
-    install(tmp_path, role, "--set", "service.memory_mib=512", "--set", "service.cpu_percent=100")
+    installed = "coordinator" if role == "renew" else role
+    install(tmp_path, installed, "--set", "service.memory_mib=512", "--set", "service.cpu_percent=100")
     assert ANALYZE is not None
     verified = subprocess.run(  # noqa: S603
         [ANALYZE, "verify", str(unit_of(tmp_path, role))], capture_output=True, text=True, check=False, timeout=60

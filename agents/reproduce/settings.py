@@ -1,8 +1,10 @@
 """With which settings each system learns each data set, in full and in quick runs.
 
-Every system may train each device for the same number of steps (`Budget`). How it uses them was chosen on validation
-samples with seed 0 by `python -m agents.reproduce.tuning`, the same number of tries for each system; what is reported
-has other seeds and test samples.
+Every system may train each device for the same number of steps (`Budget`). How it uses them is chosen on validation
+samples with seed 0, never on test samples: `python -m agents.reproduce.tuning` tries the same number of choices for
+each system. What stands here comes from a first look (on MNIST with 128 units five tries of FedAvg and four of OFL, on
+Cora two and three): learning rates 0.02 to 0.1, momentum 0.5 and 0.9, 10 and 20 local steps. CFL and RFL-HA have
+FedAvg's.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ofl_iot.workloads.splits import Split
 
 DEVICES = 16
 IMAGES = ("mnist", "fashion-mnist", "svhn")
+GRAPHS = ("cora", "citeseer", "pubmed")
 
 
 class Dealing(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,23 +57,23 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
 
 
-FULL = {"images": Budget(steps=500, models=12), "graphs": Budget(steps=300, models=12)}
-QUICK = {"images": Budget(steps=100, models=4), "graphs": Budget(steps=150, models=5)}
+FULL = {"images": Budget(steps=500, models=12), "graphs": Budget(steps=600, models=12)}
+QUICK = {"images": Budget(steps=200, models=4), "graphs": Budget(steps=150, models=5)}
 QUICK_SAMPLES, QUICK_HIDDEN = 6_000, 256
 QUICK_OFL_ROUNDS = 3
 
-_LARGE_BLOCKS = {"leader": {"block_size": 1024}}
+_OFL = {"leader": {"block_size": 1024}, "merge": {"gate": False}}
+"""Blocks of 4 KiB cost fewer bytes of versions; nobody is malicious here, and the paper's leaders have no gate."""
+_OFL_IMAGES = Choice(steps=20, learning_rate=0.05, momentum=0.9, rounds=4, options=_OFL)
+_OFL_GRAPHS = Choice(steps=10, learning_rate=0.04, momentum=0.9, rounds=5, gamma_down=0.5, options=_OFL)
+_GRAPHS = Choice(steps=10, learning_rate=0.05, momentum=0.9)
+
 CHOSEN: dict[str, Choice] = {
     "digits": Choice(learning_rate=0.3, momentum=0.0),
-    "mnist": Choice(),
-    "mnist/ofl": Choice(options=_LARGE_BLOCKS),
-    "fashion-mnist": Choice(),
-    "fashion-mnist/ofl": Choice(options=_LARGE_BLOCKS),
-    "svhn": Choice(),
-    "svhn/ofl": Choice(options=_LARGE_BLOCKS),
-    "cora": Choice(learning_rate=0.03, momentum=0.9),
-    "citeseer": Choice(learning_rate=0.03, momentum=0.9),
-    "pubmed": Choice(learning_rate=0.03, momentum=0.9),
+    **dict.fromkeys(IMAGES, Choice()),
+    **{f"{name}/ofl": _OFL_IMAGES for name in IMAGES},
+    **dict.fromkeys(GRAPHS, _GRAPHS),
+    **{f"{name}/ofl": _OFL_GRAPHS for name in GRAPHS},
 }
 """By data set, or by "dataset/system" where a system has its own."""
 

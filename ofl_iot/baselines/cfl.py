@@ -98,11 +98,13 @@ def cosines(updates: Sequence[Vector]) -> Matrix:
 
 def bipartition(similarity: Matrix) -> list[list[int]]:
     """Two groups by complete linkage: the two whose least similar members are most alike join, until two are left."""
-    groups = [[i] for i in range(len(similarity))]
+    groups = {i: [i] for i in range(len(similarity))}
+    linkage = similarity.copy()
+    np.fill_diagonal(linkage, -np.inf)
     while len(groups) > 2:
-        closest = max(
-            ((a, b) for b in range(len(groups)) for a in range(b)),
-            key=lambda pair: float(similarity[np.ix_(groups[pair[0]], groups[pair[1]])].min()),
-        )
-        groups[closest[0]] = sorted(groups[closest[0]] + groups.pop(closest[1]))
-    return groups
+        one, other = divmod(int(linkage.argmax()), len(linkage))
+        groups[one] += groups.pop(other)
+        linkage[one] = linkage[:, one] = np.minimum(linkage[one], linkage[other])
+        linkage[other] = linkage[:, other] = -np.inf
+        linkage[one, one] = -np.inf
+    return [sorted(group) for group in groups.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from agents import program
+from agents.enrolment.renewal import identity_of
 from agents.parties import Parties
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import DECRYPTOR
@@ -21,6 +22,7 @@ def run(options: argparse.Namespace) -> int:
             "for the coordinator and all agents as well, or do without `ofl decryptor`"
         )
     plan = Parties(settings).decryptor()
+    identity = identity_of(settings, DECRYPTOR)
     state = program.state_folder(options)
-    program.run_party(program.PartyProcess(DECRYPTOR, plan.make, plan.toolbox, settings, state))
+    program.run_party(program.PartyProcess(DECRYPTOR, plan.make, plan.toolbox, settings, state, identity=identity))
     return 0

@@ -32,6 +32,8 @@ from agents.enrolment.wire import (
     read_question,
 )
 from ofl_iot.errors import ConfigError, OflError, ProtocolError
+from ofl_iot.identity.certificates import certificate_from, read
+from ofl_iot.identity.dates import shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -131,12 +133,18 @@ class EnrolmentService:
         if isinstance(question, AskRevoked):
             return Revoked(authority.crl())
         if isinstance(question, Join):
-            issued = authority.admit(question.secret, question.request, now)
-            log.info("admitted by token")
-            return Issued(issued)
+            return _issued("admitted", authority.admit(question.secret, question.request, now))
         if certificate is None:
             return Refused("a renewal needs the present certificate; without one join with a token")
-        return Issued(authority.renew(certificate, now))
+        return _issued("renewed", authority.renew(certificate, now))
+
+
+def _issued(what: str, pem: bytes) -> Issued:
+    """The answer, and a line for whoever looks after the authority."""
+    credential = read(certificate_from(pem))
+    until = shown(credential.validity.not_after)
+    log.info("%s party=%s serial=%x until=%s", what, credential.bearer.name, credential.serial, until)
+    return Issued(pem)
 
 
 async def serve_until_signal(authority: Authority, host: str, port: int) -> None:

@@ -72,19 +72,21 @@ class LeaderCrypto:
         self._check_members(job.opened)
         context = context_of(self._federation, job.opened)
         secret = keygen.generate_secret(context, job.me, self._entropy)
-        one = KeyOne(
-            keygen.generate_share(secret, self._entropy).to_bytes(),
-            relinearisation.generate_share(secret, self._entropy).to_bytes(),
+        one = encode_body(
+            KeyOne(
+                keygen.generate_share(secret, self._entropy).to_bytes(),
+                relinearisation.generate_share(secret, self._entropy).to_bytes(),
+            )
         )
         mine = SealingKey(job.sealing_private)
         publics = {member.leader: member.sealing_key for member in job.opened.members}
         deals = {
             str(receiver): seal(
-                deal.to_bytes(), self._envelope(context, job.me, receiver), mine, publics[receiver], self._entropy
+                deal.to_bytes(), self._envelope(context, job.me, receiver, one), mine, publics[receiver], self._entropy
             )
             for receiver, deal in keygen.generate_deals(secret, self._entropy).items()
         }
-        return KeysBegun(job.opened.term, job.opened.attempt, secret.to_bytes(), encode_body(one), deals)
+        return KeysBegun(job.opened.term, job.opened.attempt, secret.to_bytes(), one, deals)
 
     def finish_keys(self, job: FinishKeys) -> KeysFinished:
         """Sum the broadcasts into the public key and the deals into the key share; complete the relinearisation."""
@@ -99,7 +101,8 @@ class LeaderCrypto:
         mine = SealingKey(job.sealing_private)
 
         def unseal(sender: DeviceId, box: bytes) -> keygen.KeyDeal:
-            opened = open_sealed(box, self._envelope(context, sender, job.me), mine, publics[sender])
+            envelope = self._envelope(context, sender, job.me, job.ones[sender])
+            opened = open_sealed(box, envelope, mine, publics[sender])
             deal = keygen.KeyDeal.from_bytes(opened, Origin(context, keygen.KEY_ROUND, sender))
             if deal.receiver != job.me:
                 raise CryptoError(f"key deal from {sender}: made for {deal.receiver}")
@@ -162,10 +165,17 @@ class LeaderCrypto:
             raise CryptoError("the decryptor was given another public key than the leaders made")
         return ask.request
 
-    def _envelope(self, context: KeyContext, sender: DeviceId, receiver: DeviceId) -> Envelope:
+    def _envelope(self, context: KeyContext, sender: DeviceId, receiver: DeviceId, one: bytes) -> Envelope:
+        """A deal opens only beside the broadcast it was made with: nobody on the way can swap that one."""
         from ofl_iot.crypto.sealing import Envelope
 
-        return Envelope(context.federation, context.term, sender, receiver, f"key deal {context.attempt}")
+        return Envelope(
+            context.federation,
+            context.term,
+            sender,
+            receiver,
+            f"key deal {context.attempt} beside {digest_of(one).hex()}",
+        )
 
 
 def sealing_key_of(enrolled: Enrolment) -> SealingKeyMade:

@@ -14,7 +14,7 @@ from ofl_iot.identity.enrolment import Enrolment, SealingTrust
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import KeyMember, Part
 from ofl_iot.roles.commands import BeginKeys, FinishKeys, MakeSealingKey
-from ofl_iot.roles.events import JobFailed, SealingKeyMade
+from ofl_iot.roles.events import JobFailed, KeysBegun, SealingKeyMade
 from ofl_iot.roles.keyring import DEAL, FAULT, TABLE
 from ofl_iot.runtime.leader_crypto import LeaderCrypto, sealing_key_of
 from ofl_iot.runtime.toolbox import run_job
@@ -137,3 +137,16 @@ def test_a_folder_that_cannot_be_read_fails_the_job_and_blames_nobody(circle: Ci
     failed = run_job({BeginKeys: crypto.begin_keys}, begin)
     assert isinstance(failed, JobFailed)
     assert failed.culprits == ()
+
+
+def test_a_broadcast_that_was_swapped_on_the_way_does_not_become_part_of_the_key(circle: Circle) -> None:
+    """Whoever could swap it would know the secret of the sum, and read what is encrypted under it."""
+    assert circle.make_key()
+    (finish,) = [job for name, job in circle.done if isinstance(job, FinishKeys) and name == A]
+    (begin,) = [job for name, job in circle.done if isinstance(job, BeginKeys) and name == B]
+    another = run_job(circle.tools[B], begin)
+    assert isinstance(another, KeysBegun)
+    swapped = run_job(circle.tools[A], replace(finish, ones={**finish.ones, B: another.one}))
+    assert isinstance(swapped, JobFailed)
+    assert swapped.culprits == (B,)
+    assert not isinstance(run_job(circle.tools[A], finish), JobFailed)

@@ -2,13 +2,13 @@
 
 "Two 784-neuron convolutional layers and one 1024-neuron fully connected layer" is read as this, for 28 × 28 pixels:
 
-| layer                                    | outputs           | parameters for 1 × 28 × 28, for 3 × 32 × 32 |
-| ---------------------------------------- | ----------------- | ------------------------------------------- |
-| convolution 5 × 5, stride 2, 4 channels  | 4 · 14 · 14 = 784 | 104, 304                                    |
-| convolution 5 × 5, stride 2, 16 channels | 16 · 7 · 7 = 784  | 1,616, 1,616                                |
-| dense, rectified                         | 1024              | 803,840, 1,049,600                          |
-| dense, softmax                           | 10                | 10,250, 10,250                              |
-| all                                      |                   | 815,810, 1,061,770                          |
+| layer                                    | outputs           | parameters for 28 × 28, for 32 × 32 pixels |
+| ---------------------------------------- | ----------------- | ------------------------------------------ |
+| convolution 5 × 5, stride 2, 4 channels  | 4 · 14 · 14 = 784 | 104, 104                                   |
+| convolution 5 × 5, stride 2, 16 channels | 16 · 7 · 7 = 784  | 1,616, 1,616                               |
+| dense, rectified                         | 1024              | 803,840, 1,049,600                         |
+| dense, softmax                           | 10                | 10,250, 10,250                             |
+| all                                      |                   | 815,810, 1,061,570                         |
 """
 
 from __future__ import annotations

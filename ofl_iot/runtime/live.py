@@ -16,7 +16,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -48,46 +47,22 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.machine import Machine
 from ofl_iot.roles.storage import Delete, Put, Stored
-from ofl_iot.runtime.notify import Health
+from ofl_iot.runtime.equipment import Equipment
+from ofl_iot.runtime.notify import Health, Pulses
 from ofl_iot.runtime.quarantine import Quarantine, culprit
-from ofl_iot.runtime.store import Store
-from ofl_iot.runtime.telemetry import TelemetrySource
-from ofl_iot.runtime.toolbox import Pace, Toolbox
-from ofl_iot.runtime.wire import Wire
 from ofl_iot.transport import link as transport
 from ofl_iot.transport.backoff import Outage
+
+__all__ = ["Equipment", "LiveParty"]
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-STORE_RETRY_S = 10.0
-JOB_LIMIT_S = 3600.0
-"""A job that takes longer hangs."""
 MAX_WAITING = 10_000
 """Events that wait for a party; messages beyond them stay with the broker, unacknowledged."""
 _PROBE_BYTES = 64 * 1024
 """A store that takes this much takes a machine's next transaction."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
-@dataclass(frozen=True)
-class Equipment:
-    """What a party works with."""
-
-    link: transport.Link
-    store: Store
-    toolbox: Toolbox
-    wire: Wire
-    executor: Executor
-    """Runs jobs,"""
-    store_executor: Executor | None = None
-    """and this one the store, so that no write waits for a training; None: the same one."""
-    meter: TelemetrySource | None = None
-    pace: Pace | None = None
-    """Slows jobs down to the speed of a simulated device."""
-    listener: Callable[[str, Tell, float], None] | None = None
-    store_retry_s: float = STORE_RETRY_S
-    job_limit_s: float = JOB_LIMIT_S
 
 
 class _Outcome(enum.Enum):
@@ -129,8 +104,7 @@ class LiveParty:
         self._store_outage = Outage()
         self._overload = Outage()
         self._quarantine = Quarantine()
-        self._pulses: list[asyncio.Future[None]] = []
-        self._pulse_waits = False
+        self._pulses = Pulses(lambda: self._put(_Waiting(None)))
         self._last_told = "started"
         self.store_failures = 0
         self.quarantined: Counter[str] = Counter()
@@ -243,29 +217,16 @@ class LiveParty:
 
     async def pulse(self) -> Health:
         """Pass through the queue behind all that waits, and through the store; then say how the party fares."""
-        passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._pulse_waits:
-            self._pulse_waits = True
-            self._put(_Waiting(None))
-        self._pulses.append(passed)
-        await passed
-        link = self._with.link
-        return Health(link.tried, self._overdue(time.monotonic()), self._status())
+        await self._pulses.next()
+        return Health(self._with.link.tried, self._overdue(time.monotonic()), self._status())
 
     async def _pulse_passes(self) -> None:
         """The queue moved up to here; that the store answers counts, whatever it says."""
-        self._pulse_waits = False
         try:
             await self._in_store(self._with.store.ping)
         except StoreError as error:
             self._report_store(error)
-        self._beat()
-
-    def _beat(self) -> None:
-        for passed in self._pulses:
-            if not passed.done():
-                passed.set_result(None)
-        self._pulses.clear()
+        self._pulses.came_out()
 
     def _overdue(self, now: float) -> str:
         """What has been under way beyond its bound."""
@@ -280,7 +241,8 @@ class LiveParty:
         linked = "linked" if self._linked else "no link"
         waiting, jobs = self._events.qsize(), len(self._jobs)
         store = ", store failed" if self._store_outage.lasted_s(time.monotonic()) else ""
-        return f"{linked}{store}, {jobs} jobs, {waiting} events waiting, last: {self._last_told}"
+        dropped = f", {sum(self.quarantined.values())} messages in quarantine" if self.quarantined else ""
+        return f"{linked}{store}, {jobs} jobs, {waiting} events waiting{dropped}, last: {self._last_told}"
 
     # --- a failing store
 
@@ -296,7 +258,7 @@ class LiveParty:
             self.machine = self._make_machine()
             await self._pause(self._with.store_retry_s if pause_s is None else pause_s)
             stored = await self._load_if_writable()
-            self._beat()  # the store answers: a party that waits for room is not stuck
+            self._pulses.beat()  # the store answers: a party that waits for room is not stuck
             if stored is not None and await self._restart(stored):
                 log.warning("begun again from what is stored party=%s", self.name)
                 self._store_outage.over()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,36 @@ class Patient(Protocol):
     async def pulse(self) -> Health:
         """Come back once everything that waited before was handled."""
         ...
+
+
+class Pulses:
+    """Those who wait for a sign of progress; at most one pulse is in the queue for all of them."""
+
+    def __init__(self, enqueue: Callable[[], None]) -> None:
+        self._enqueue = enqueue
+        self._queued = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def next(self) -> None:
+        """Wait for the next sign."""
+        passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(passed)
+        if not self._queued:
+            self._queued = True
+            self._enqueue()
+        await passed
+
+    def came_out(self) -> None:
+        """The pulse passed the queue."""
+        self._queued = False
+        self.beat()
+
+    def beat(self) -> None:
+        """There is progress, wherever the pulse is."""
+        for passed in self._waiting:
+            if not passed.done():
+                passed.set_result(None)
+        self._waiting.clear()
 
 
 class Notifier:

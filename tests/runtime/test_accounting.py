@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
 import msgspec
 import pytest
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.privacy.events import DpSgdSteps
+from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.roles.privacy_guard import PrivacyRules
 from ofl_iot.runtime import accounting
 from ofl_iot.runtime.accounting import LedgerRequest, open_ledger, open_ledger_apart
@@ -40,3 +43,17 @@ def test_a_process_that_died_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_paper_s_mode_needs_no_accountant() -> None:
     ledger = open_ledger(LedgerRequest(PrivacyRules(mode="paper"), 0.1))
     assert ledger.allowance is None
+
+
+def test_the_other_process_answers_on_standard_output_and_complains_on_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def ask(request: LedgerRequest) -> int:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(msgspec.msgpack.encode(request))))
+        return accounting.main()
+
+    paper = LedgerRequest(PrivacyRules(mode="paper"), 0.1)
+    assert ask(paper) == 0
+    assert Ledger.from_plain(msgspec.msgpack.decode(capsysbinary.readouterr().out)) == open_ledger(paper)
+    assert ask(LedgerRequest(RULES, 0.1, msgspec.msgpack.encode({}))) == 1
+    assert b"the stored privacy ledger cannot be read" in capsysbinary.readouterr().err

@@ -68,6 +68,7 @@ def test_what_is_in_quarantine_is_dropped_at_once_when_it_comes_again(eventually
             await eventually(lambda: len(bench.link.acknowledged) == 5)
             assert bench.told.count(message(POISON)) == 2
             assert bench.party.quarantined == {"d1": 5}
+            assert "5 messages in quarantine" in (await bench.party.pulse()).status
 
     asyncio.run(story())
 

@@ -49,6 +49,8 @@ KEY, CERTIFICATE, BOOKS, CRL = "ca.key", "ca.pem", "books.sqlite", "crl.pem"
 CRL_LIFETIME_S = 90 * DAY_S
 """A broker refuses everybody once its list is older than this; the enrolment service writes a new one every day."""
 SERVICE_LIFETIME_S = 7 * DAY_S
+KEPT_S = 90 * DAY_S
+"""How long expired certificates and tokens stay in the books, for those who ask what happened."""
 MAX_LIFETIME_S = 825 * DAY_S
 
 
@@ -152,10 +154,11 @@ class Authority:
                 return self._same_answer(token.serial, request)
             if token.name is None:
                 self._check_newcomer(request.bearer.name, now)
-            self._supersede(request.bearer.name, now)
+            superseded = self._supersede(request.bearer.name, now)
             issued = self._issue(request, now, token.lifetime_s, token.hosts)
             self.books.use_token(token.hash, issued.serial)
-        self.write_crl(now)
+        if superseded:
+            self.write_crl(now)
         return issued.pem
 
     def sign(self, request_pem: bytes, now: float, lifetime_s: float | None = None, hosts: Sequence[str] = ()) -> bytes:
@@ -202,11 +205,7 @@ class Authority:
     def write_crl(self, now: float) -> None:
         """Sign a new revocation list; certificates that expired anyway are left out."""
         with self.books.transaction():  # no other process writes an older list after this one
-            revoked = [
-                (each.serial, each.revoked_at)
-                for each in self.books.certificates()
-                if each.revoked_at is not None and each.not_after >= now
-            ]
+            revoked = self.books.revoked(now)
             validity = Validity.beginning(now, CRL_LIFETIME_S)
             listed = self._signer.revocation_list(revoked, self.books.next_crl_number(), validity)
             write_private(self.folder / CRL, listed.public_bytes(Encoding.PEM), 0o644)
@@ -214,6 +213,11 @@ class Authority:
     def crl(self) -> bytes:
         """The revocation list (PEM) as it was last written."""
         return (self.folder / CRL).read_bytes()
+
+    def tidy(self, now: float) -> None:
+        """Forget what expired long ago; a fleet that renews every few weeks fills books."""
+        with self.books.transaction():
+            self.books.forget(now - KEPT_S)
 
     # --- inside
 
@@ -249,11 +253,12 @@ class Authority:
                 return issued.pem
         raise RefusedError("this token was used before: ask for a new one (`ofl enroll token`)")
 
-    def _supersede(self, name: DeviceId, now: float) -> None:
-        """A party that is admitted again has one identity: the earlier ones end."""
-        for each in self.books.certificates(name):
-            if each.valid(now):
-                self.books.revoke(each.serial, now, "superseded")
+    def _supersede(self, name: DeviceId, now: float) -> bool:
+        """A party that is admitted again has one identity: the earlier ones end. Whether there were any."""
+        earlier = [each for each in self.books.certificates(name) if each.valid(now)]
+        for each in earlier:
+            self.books.revoke(each.serial, now, "superseded")
+        return bool(earlier)
 
     def _issue(self, request: Request, now: float, lifetime_s: float, hosts: tuple[str, ...]) -> CertificateRecord:
         validity = Validity.beginning(now, lifetime_s)

@@ -23,6 +23,7 @@ CREATE TABLE IF NOT EXISTS certificate (
     serial TEXT PRIMARY KEY, name TEXT NOT NULL, hosts TEXT NOT NULL, lifetime_s REAL NOT NULL,
     not_after REAL NOT NULL, pem BLOB NOT NULL, revoked_at REAL, reason TEXT NOT NULL DEFAULT '') WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS certificate_name ON certificate (name);
+CREATE INDEX IF NOT EXISTS certificate_revoked ON certificate (not_after) WHERE revoked_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS crl (number INTEGER PRIMARY KEY);
 """
 _LOCK_WAIT_S = 10.0
@@ -149,6 +150,18 @@ class Registry:
             "UPDATE certificate SET revoked_at = ?, reason = ? WHERE serial = ? AND revoked_at IS NULL",
             (now, reason, f"{serial:x}"),
         )
+
+    def revoked(self, now: float) -> list[tuple[int, float]]:
+        """Serial and time of what was taken back and has not expired since."""
+        rows = self._connection.execute(
+            "SELECT serial, revoked_at FROM certificate WHERE revoked_at IS NOT NULL AND not_after >= ?", (now,)
+        )
+        return [(int(serial, 16), at) for serial, at in rows]
+
+    def forget(self, before: float) -> None:
+        """Drop what expired before a time: nobody can use it any more."""
+        self._connection.execute("DELETE FROM certificate WHERE not_after < ?", (before,))
+        self._connection.execute("DELETE FROM token WHERE expires_at < ?", (before,))
 
     def next_crl_number(self) -> int:
         """Numbers of revocation lists only grow."""

@@ -84,12 +84,13 @@ class EnrolmentService:
         await asyncio.gather(self._upkeep, return_exceptions=True)
 
     def keep_up(self) -> None:
-        """A fresh certificate for the service itself and a fresh revocation list; both would expire otherwise."""
+        """A fresh certificate for the service and a fresh revocation list, which expire otherwise; tidy books."""
         now = self._clock()
         file = self._authority.folder / SERVICE
         write_private(file, self._authority.service_certificate(now))
         self._context.load_cert_chain(file)  # connections from now on see the new one
         self._authority.write_crl(now)
+        self._authority.tidy(now)
 
     async def _keep_up_daily(self) -> None:
         while True:

@@ -11,12 +11,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agents.enrolment.authority import BOOKS, CRL, KEY, Authority
+from agents.enrolment.authority import BOOKS, CRL, KEPT_S, KEY, Authority
 from agents.enrolment.files import write_private
 from agents.enrolment.report import table
 from ofl_iot.errors import ConfigError, OflError, RefusedError
 from ofl_iot.identity.certificates import (
     BROKER_LIFETIME_S,
+    DAY_S,
     LIFETIME_S,
     certificate_from,
     make_request,
@@ -185,6 +186,19 @@ def test_a_revoked_party_is_on_the_list_until_it_would_have_expired_anyway(ca: A
         ca.revoke(TRUCK, NOW + 3)
     ca.write_crl(NOW + LIFETIME_S + 10)
     assert revoked(ca) == frozenset()
+
+
+def test_what_expired_long_ago_is_forgotten_and_nothing_else(ca: Authority) -> None:
+    ca.sign(asking("truck-7"), NOW)
+    ca.sign(asking("truck-8"), NOW, 300 * DAY_S)
+    ca.revoke("truck-8", NOW)
+    ca.make_token(TRUCK, NOW, HOUR_S)
+    ca.tidy(NOW + LIFETIME_S + KEPT_S - 1)
+    assert [each.name for each in ca.books.certificates()] == ["truck-7", "truck-8"]
+    ca.tidy(NOW + LIFETIME_S + KEPT_S + 1)
+    assert [each.name for each in ca.books.certificates()] == ["truck-8"]
+    assert ca.books.tokens() == []
+    assert len(revoked(ca)) == 1
 
 
 def test_lists_are_numbered_upwards(ca: Authority) -> None:

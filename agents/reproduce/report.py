@@ -27,7 +27,7 @@ caption{text-align:left;padding:0 0 .5rem;font-size:.9rem}
 th{font-weight:600;text-align:right;color:var(--quiet);font-size:.82rem;vertical-align:bottom}
 td,th{padding:.34rem .6rem;border-bottom:1px solid var(--rule);white-space:nowrap}
 td{text-align:right}td:first-child,th:first-child{text-align:left;padding-left:0}tr:last-child td{border-bottom:0}
-td.text,th.text{text-align:left;white-space:normal;min-width:11rem}
+td.text,th.text{text-align:left;white-space:normal;min-width:11rem}td.left,th.left{text-align:left}
 .good{color:var(--good)}.bad{color:var(--bad)}.open{color:var(--open)}.quiet{color:var(--quiet)}
 ul.findings{list-style:none;padding:0;margin:.4rem 0}ul.findings li{padding:.24rem 0 .24rem 1.5rem;position:relative}
 ul.findings li::before{content:"";position:absolute;left:.15rem;top:.78em;width:.6rem;height:.6rem;border-radius:50%;
@@ -35,6 +35,7 @@ background:var(--quiet)}ul.findings li.good::before{background:var(--good)}
 ul.findings li.bad::before{background:var(--bad)}
 ul.findings li.open::before{background:none;border:2px solid var(--open)}ul.findings li{color:var(--ink)}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,310px),1fr));gap:1rem 1.4rem}
+.alone{max-width:620px}.card p{margin:.15rem 0}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:.88rem;margin:0 0 .6rem}
 .legend span::before{content:"";display:inline-block;width:1.1rem;height:.22rem;border-radius:2px;background:var(--c);
 margin-right:.4rem;vertical-align:middle}.legend .hollow::before{background:none;width:.6rem;height:.6rem;
@@ -50,7 +51,8 @@ h1{font-size:1.45rem}td,th{padding:.3rem .45rem}}
 """
 
 
-_WORDS = " class='text'"
+_LONG = 34
+"""Characters from which a column's texts are broken into lines."""
 
 
 @dataclass(frozen=True)
@@ -104,34 +106,48 @@ def _block(block: Block) -> str:
 
 
 def _table(shown: Table) -> str:
-    wordy = [
-        any(len(plain_text(row[place])) > 34 for row in shown.rows if place < len(row))
-        for place in range(len(shown.columns))
-    ]
+    if not shown.rows:
+        return ""
+    classes = [_column_class([plain_text(row[place]) for row in shown.rows]) for place in range(len(shown.columns))]
     head = "".join(
-        f"<th{_WORDS if words else ''}>{escape(name)}</th>" for name, words in zip(shown.columns, wordy, strict=True)
+        f"<th{_attribute(name)}>{escape(title)}</th>" for title, name in zip(shown.columns, classes, strict=True)
     )
-    rows = "".join(
-        "<tr>" + "".join(_cell(cell, words=words) for cell, words in zip(row, wordy, strict=True)) + "</tr>"
-        for row in shown.rows
-    )
+    rows, before = [], ""
+    for row in shown.rows:
+        first, *rest = row
+        repeated = plain_text(first) == before and len(shown.columns) > 2
+        before = plain_text(first)
+        cells = ["" if repeated else first, *rest]
+        rows.append("".join(_cell(cell, name) for cell, name in zip(cells, classes, strict=True)))
+    body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     caption = f"<caption>{escape(shown.caption)}</caption>" if shown.caption else ""
-    return f"<div class='card scroll'><table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    return f"<div class='card scroll'><table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
-def _cell(cell: str | Toned, *, words: bool) -> str:
+def _column_class(texts: Sequence[str]) -> str:
+    """Numbers stand to the right, words to the left, sentences in lines."""
+    if any(len(text) > _LONG for text in texts):
+        return "text"
+    return "left" if sum(text[:1].isalpha() for text in texts) * 2 > len(texts) else ""
+
+
+def _attribute(*names: str) -> str:
+    known = " ".join(filter(None, names))
+    return f" class='{known}'" if known else ""
+
+
+def _cell(cell: str | Toned, column: str) -> str:
     tone = cell.tone if isinstance(cell, Toned) and cell.tone != "plain" else ""
-    names = " ".join(name for name in ("text" if words else "", tone) if name)
-    attribute = f" class='{names}'" if names else ""
-    return f"<td{attribute}>{escape(plain_text(cell))}</td>"
+    return f"<td{_attribute(column, tone)}>{escape(plain_text(cell))}</td>"
 
 
 def _figure(figure: Figure) -> str:
     legend = "".join(f"<span class='{_swatch(key)}'>{escape(label)}</span>" for key, label in figure.legend)
     caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
+    grid = "grid" if len(figure.drawings) > 1 else "alone"
     drawings = "".join(f"<div>{drawing}</div>" for drawing in figure.drawings)
     shown = f"<div class='legend'>{legend}</div>" if legend else ""
-    return f"<figure class='card'>{shown}<div class='grid'>{drawings}</div>{caption}</figure>"
+    return f"<figure class='card'>{shown}<div class='{grid}'>{drawings}</div>{caption}</figure>"
 
 
 def _swatch(key: str) -> str:

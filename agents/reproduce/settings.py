@@ -16,6 +16,7 @@ import msgspec
 
 from agents.reproduce.plan import Plan
 from ofl_iot.fleet.devices import DEVICE_TYPES
+from ofl_iot.workloads.graph_views import GraphSplit
 from ofl_iot.workloads.splits import Split
 
 DEVICES = 16
@@ -32,6 +33,8 @@ class Dealing(msgspec.Struct, frozen=True, kw_only=True):
     """Training samples, at most; None for all."""
     hidden: int | None = None
     """Units of the dense layer; None as in the paper."""
+    graph_split: GraphSplit = GraphSplit()
+    """Of graphs only."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):

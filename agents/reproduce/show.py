@@ -91,7 +91,9 @@ class Show:
 
 
 def print_table(title: str, shown: Table) -> None:
-    """A table of the report on standard output."""
+    """A table of the report on standard output, unless it is empty."""
+    if not shown.rows:
+        return
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
@@ -99,7 +101,8 @@ def print_table(title: str, shown: Table) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     grid = Grid(title=title, caption=shown.caption or None, title_style="bold", caption_style="dim")
     for place, name in enumerate(shown.columns):
-        grid.add_column(name, justify="left" if place == 0 else "right")
+        words = place == 0 or any(len(plain_text(row[place])) > FILE_WIDTH / 5 for row in shown.rows)
+        grid.add_column(name, justify="left" if words else "right")
     for row in shown.rows:
         grid.add_row(*(Text(plain_text(cell), style=_STYLES.get(getattr(cell, "tone", ""), "")) for cell in row))
     console.print(grid)

@@ -101,8 +101,9 @@ Curve = Sequence[tuple[float, float]]
 """(cost, accuracy) in the order of time."""
 
 
-def smoothed(curve: Curve, window: int = 3) -> list[tuple[float, float]]:
-    """Each accuracy as the mean of itself and the ones before: one model's is noisy."""
+def smoothed(curve: Curve) -> list[tuple[float, float]]:
+    """Each accuracy as the mean of a tenth of the curve up to it, at least itself: one model's is noisy."""
+    window = max(1, round(len(curve) / 10))
     accuracies = [accuracy for _, accuracy in curve]
     return [
         (cost, math.fsum(accuracies[max(0, place - window + 1) : place + 1]) / min(window, place + 1))

@@ -136,6 +136,8 @@ def _leaders_table(options: Options, rows: Sequence[tuple[str, int, str, dict[st
     known = {(attack, bad, form): means for attack, bad, form, means in rows}
     shown = []
     for attack, bad in cases(options):
+        if not any(known[attack, bad, form] for form in forms(options)):
+            continue
         best = max((known[attack, bad, form].get("accuracy", 0.0) for form in forms(options)), default=0.0)
         cells_ = [_accuracy(known[attack, bad, form], best) for form in forms(options)]
         shown.append((attack, f"{bad} of {LEADERS}", *cells_))
@@ -155,6 +157,8 @@ def _gate_table(options: Options, found: Found) -> Block:
     shown = []
     for attack in ("none", *GATE_ATTACKS):
         off, on = (_means(found.results(devices(options, attack, gate=gate))) for gate in (False, True))
+        if not off and not on:
+            continue
         shown.append(
             (
                 attack,

@@ -12,7 +12,7 @@ from agents.reproduce.federations import run_system
 from agents.reproduce.plan import Plan
 from agents.reproduce.settings import Dealing
 from agents.reproduce.worker import Tell
-from ofl_iot.workloads.tasks import load_task
+from ofl_iot.workloads.tasks import Task, load_task
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,19 +22,24 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     dealing: Dealing
 
 
-def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
-    """The system's `Result`."""
-    trial = msgspec.convert(cell.settings, Trial)
-    dealing = trial.dealing
-    task = load_task(
-        cell.dataset,
+def deal_task(dataset: str, data: Path | None, seed: int, dealing: Dealing) -> Task:
+    """The task as it is dealt."""
+    return load_task(
+        dataset,
         data,
         devices=dealing.devices,
-        seed=cell.seed,
+        seed=seed,
         split=dealing.split,
         samples=dealing.samples,
         hidden=dealing.hidden,
+        graph_split=dealing.graph_split,
     )
+
+
+def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
+    """The system's `Result`."""
+    trial = msgspec.convert(cell.settings, Trial)
+    task = deal_task(cell.dataset, data, cell.seed, trial.dealing)
     result = run_system(cell.system, task, trial.plan, lambda share, accuracy: tell(share, f"accuracy {accuracy:.3f}"))
     plain: dict[str, Any] = msgspec.to_builtins(result)
     return plain

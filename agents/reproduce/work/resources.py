@@ -12,7 +12,7 @@ import numpy as np
 from agents.learning_federation import Hardware, Member, make_world
 from agents.reproduce.cells import Cell
 from agents.reproduce.federations import ofl_settings
-from agents.reproduce.work.federation import Trial
+from agents.reproduce.work.federation import Trial, deal_task
 from agents.reproduce.worker import Tell
 from agents.simulate import device_names
 from ofl_iot.fleet.devices import DEVICE_TYPES, DeviceType
@@ -22,7 +22,6 @@ from ofl_iot.roles.coordinator import CoordinatorMachine
 from ofl_iot.roles.planning import ResourceRules, plan_contact
 from ofl_iot.roles.rules import TrainingRules
 from ofl_iot.runtime.telemetry import SimulatedSource
-from ofl_iot.workloads.tasks import load_task
 
 IDLE, FULL = 0.3, 1.0
 """Shares of a type's power that an idle and a training device draws, as in `SimulatedSource`."""
@@ -32,15 +31,7 @@ def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
     """Means of a device of each type over a whole run."""
     trial = msgspec.convert(cell.settings, Trial)
     dealing, plan = trial.dealing, trial.plan
-    task = load_task(
-        cell.dataset,
-        data,
-        devices=dealing.devices,
-        seed=cell.seed,
-        split=dealing.split,
-        samples=dealing.samples,
-        hidden=dealing.hidden,
-    )
+    task = deal_task(cell.dataset, data, cell.seed, dealing)
     steps: Counter[str] = Counter()
     rounds = [0]
 

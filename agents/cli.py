@@ -21,7 +21,7 @@ COMMANDS = {
     "decryptor": ("agents.commands.decryptor", "decrypt with the leaders in the coordinator's place"),
     "ca": ("agents.commands.ca", "make the federation's certificate authority, or show it"),
     "enroll": ("agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
-    "install": ("agents.commands.install", "put an agent, coordinator or broker in place as a systemd service"),
+    "install": ("agents.commands.install", "put an agent, coordinator, decryptor or broker in place as a service"),
     "doctor": ("agents.commands.doctor", "check broker, identity, clock, access, disk, versions, keys and budget"),
     "config": ("agents.commands.config", "show the effective settings and where each comes from"),
     "reproduce": ("agents.commands.reproduce", "measure the paper's tables and figures again, beside its numbers"),

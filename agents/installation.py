@@ -17,9 +17,9 @@ from ofl_iot.ids import device_id
 from ofl_iot.runtime.settings import ServiceSettings, Settings
 from ofl_iot.runtime.settings_file import Loaded, load_settings, show
 
-Role = Literal["agent", "coordinator", "broker"]
+Role = Literal["agent", "coordinator", "decryptor", "broker"]
 Step = Literal["create", "replace", "unchanged", "keep", "remove"]
-ROLES: tuple[Role, ...] = ("agent", "coordinator", "broker")
+ROLES: tuple[Role, ...] = ("agent", "coordinator", "decryptor", "broker")
 SETTINGS, IDENTITY, AGENT_ENV = Path("etc/ofl/ofl.toml"), Path("etc/ofl/identity"), Path("etc/ofl/agent.env")
 _UNITS, _TMPFILES = Path("etc/systemd/system"), Path("etc/tmpfiles.d/ofl.conf")
 _EXECUTABLE_IN_UNIT = "/usr/local/bin/ofl"

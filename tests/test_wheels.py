@@ -41,7 +41,7 @@ def test_the_wheel_holds_the_programs_and_their_units(wheel: zipfile.ZipFile) ->
     names = set(wheel.namelist())
     assert {"ofl_iot/py.typed", "agents/cli.py", "broker/embedded.py"} <= names
     units = {f"agents/units/{path.name}" for path in (ROOT / "systemd").glob("ofl-*")}
-    assert len(units) == 5
+    assert len(units) == 6
     assert units <= names
 
 

@@ -15,7 +15,7 @@ from agents.doctor.findings import Finding, exit_code, skipped
 from agents.doctor.identity import enrolled_name, identity
 from agents.doctor.state import is_running, state
 from agents.program import settings_of
-from ofl_iot.ids import COORDINATOR, DeviceId, device_id, federation_id
+from ofl_iot.ids import RESERVED, DeviceId, device_id, federation_id
 from ofl_iot.runtime.settings import Settings
 
 MARKS = {"ok": "ok     ", "skipped": "-      ", "warning": "warning", "error": "ERROR  "}
@@ -54,7 +54,7 @@ def examine(settings: Settings, folder: Path, given: str | None, timeout_s: floa
     yield from machine.clock(folder)
     stores = sorted(folder.glob("*.sqlite"))
     known = given or enrolled_name(settings.mqtt) or (stores[0].stem if len(stores) == 1 else None)
-    name = COORDINATOR if known == COORDINATOR else known and device_id(known)
+    name = known if known in RESERVED else known and device_id(known)
     yield from identity(settings.mqtt, given)
     if name:
         yield from state(folder / f"{name}.sqlite", settings.privacy)

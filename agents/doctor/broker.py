@@ -18,7 +18,7 @@ import msgspec
 from agents.doctor.findings import Finding, error, ok, skipped, warning
 from agents.doctor.identity import expiry
 from ofl_iot.errors import ConfigError
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
+from ofl_iot.ids import COORDINATOR, RESERVED, DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.transport.link import Delivery, LinkEvent
 from ofl_iot.transport.mqtt import MqttLink
@@ -107,7 +107,7 @@ class _Session:
 
     async def examine(self) -> list[Finding]:
         """Connect, speak to oneself, try what is forbidden, leave nothing behind."""
-        probes = [self._echo, self._assignment, self._foreign] if self._name != COORDINATOR else [self._echo]
+        probes = [self._echo, self._assignment, self._foreign] if self._name not in RESERVED else [self._echo]
         for topic in probes:
             self._link.subscribe(topic, 1)
         self._link.start(self._hear)
@@ -138,7 +138,7 @@ class _Session:
 
     async def _access(self, probes: list[str]) -> list[Finding]:
         if len(probes) == 1:
-            return [skipped("access", "the coordinator may do what a policy could forbid; ask as a device")]
+            return [skipped("access", f"tried as devices only, and this is the {self._name}")]
         advice = "load the access rules: `ofl broker profile` writes them"
         speaks, reads = [await self._passes(topic) for topic in (self._assignment, self._foreign)]
         findings = []

@@ -16,6 +16,7 @@ import msgspec
 
 from agents.doctor.findings import Finding, error, ok, skipped, warning
 from ofl_iot.errors import OflError
+from ofl_iot.ids import RESERVED
 from ofl_iot.privacy.events import DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.roles.keyring import TABLE as KEYS
@@ -57,7 +58,7 @@ def state(store: Path, rules: PrivacyRules) -> Iterator[Finding]:
         return
     rows = sum(map(len, stored.values()))
     yield ok("state", f"{store} is whole: {rows} entries")
-    if not store.stem.startswith("coordinator"):
+    if store.stem not in RESERVED:
         yield _keys(stored)
         yield from _budget(stored, rules)
 

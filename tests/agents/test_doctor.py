@@ -15,22 +15,29 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.cli import main
 from agents.doctor import machine
 from agents.doctor.findings import EXIT_CODES, Finding, Level, exit_code
-from agents.doctor.identity import identity
+from agents.doctor.identity import enrolled_name, identity
 from agents.doctor.state import state
+from ofl_iot.crypto.entropy import SystemEntropy
+from ofl_iot.identity.certificates import DAY_S, Request, SigningAuthority, Validity
+from ofl_iot.identity.names import Bearer
+from ofl_iot.ids import DeviceId
 from ofl_iot.privacy.events import Budget, DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.roles.privacy_guard import PrivacyRules
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.store import SqliteStore
+from ofl_iot.transport.identity import CA, CERTIFICATE, KEY
 from ofl_iot.transport.settings import MqttSettings
 from tests.certificates import Authority
 from tests.conftest import MOSQUITTO
+from tests.identity.certs import FEDERATION, key
 
 ME = "truck-1"
 needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
@@ -322,6 +329,31 @@ def test_an_identity_that_is_missing_is_told(tmp_path: Path) -> None:
     (finding,) = identity(MqttSettings(identity=str(tmp_path / "none")), ME)
     assert finding.level == "error"
     assert "ofl enroll join" in finding.said
+
+
+@pytest.mark.parametrize(
+    ("name", "days_ago", "expected"),
+    [
+        (ME, 0, [("identity", "ok")]),
+        (ME, 25, [("identity", "warning")]),
+        (ME, 40, [("identity", "error")]),
+        ("truck-2", 0, [("identity", "error"), ("identity", "ok")]),
+    ],
+)
+def test_an_enrolled_party_is_told_when_to_renew_and_whose_name_it_bears(
+    name: str, days_ago: float, expected: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    now = time.time()
+    authority = SigningAuthority.found(FEDERATION, key(50), now - 1000 * DAY_S, SystemEntropy())
+    request = Request(Bearer(FEDERATION, DeviceId(ME), b""), key().public_key())
+    issued = authority.issue(request, Validity.beginning(now - days_ago * DAY_S, 30 * DAY_S), SystemEntropy())
+    (tmp_path / CA).write_bytes(authority.certificate.public_bytes(Encoding.PEM))
+    (tmp_path / CERTIFICATE).write_bytes(issued.public_bytes(Encoding.PEM))
+    (tmp_path / KEY).write_bytes(key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (tmp_path / KEY).chmod(0o600)
+    settings = MqttSettings(identity=str(tmp_path))
+    assert levels(identity(settings, name)) == expected
+    assert enrolled_name(settings) == (ME if days_ago < 30 else None)
 
 
 # --- the command

@@ -16,6 +16,7 @@ from ofl_iot.errors import ConfigError
 
 BENCHES = {
     "broker": "agents.bench_broker",
+    "capacity": "agents.capacity",
     "opportunity": "agents.bench_opportunity",
     "crypto": "agents.bench_crypto",
     "detection": "agents.bench_detection",

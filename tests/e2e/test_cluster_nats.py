@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +11,15 @@ from pathlib import Path
 import pytest
 
 from broker.nats import ACCESS
-from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.transport.link import Delivery, LinkEvent
-from ofl_iot.transport.mqtt import MqttLink, MqttSettings, TlsSettings
-from tests.certificates import Authority
+from tests.e2e.identities import OBSERVER, Identities, ends_in_good_order
 from tests.e2e.processes import NAMES, Federation, Watch, audit_stores, until
 from tests.nats import NATS, WITHOUT_NATS, NatsCluster
 
 pytestmark = pytest.mark.skipif(NATS is None, reason=WITHOUT_NATS)
 
 NODES = 3
-OBSERVER = "observer"
 RIGHTS = f'    {{ user: "CN={OBSERVER}", permissions: {{ publish: [], subscribe: [">"] }} }}\n  ]'
 
 
@@ -49,50 +45,28 @@ class Site:
     """Three nodes, a federation whose parties each begin at another one, and an observer."""
 
     def __init__(self, folder: Path, rounds: int, protection: str) -> None:
-        self.authority = Authority(folder / "pki")
-        for name in (*NAMES, COORDINATOR, OBSERVER, "broker"):
-            self.authority.issue(name)
+        self.identities = Identities(folder / "pki")
         (folder / "devices").write_text("\n".join(NAMES))
-        at = self.authority.path
-        files = [f"--ca={at('ca.pem')}", f"--cert={at('broker.pem')}", f"--key={at('broker.key')}"]
         chosen = [f"--devices={folder / 'devices'}", "--set=federation.id=e2e"]
-        self.cluster = NatsCluster(folder / "nats", NODES, *files, *chosen)
+        self.cluster = NatsCluster(folder / "nats", NODES, *self.identities.broker_options, *chosen)
         for access in (folder / "nats").glob(f"*/{ACCESS}"):
             access.write_text(access.read_text().replace("  ]", RIGHTS, 1))
         self.federation = Federation(folder, self.cluster.ports[0], rounds, protection)
-        for number, (name, process) in enumerate(self.federation.processes.items()):
-            settings = {"hosts": self.hosts_from(number), **self._identity(name)}
-            process.arguments += [f"--set=mqtt.{key}={value}" for key, value in settings.items()]
+        self.identities.give_to(self.federation, self.cluster.hosts, rotate=True)
         self.watch = RoundWatch(self.federation.settings)
-
-    def hosts_from(self, number: int) -> str:
-        """The addresses as a setting, beginning with another one for each number."""
-        first = number % NODES
-        return json.dumps([*self.cluster.hosts[first:], *self.cluster.hosts[:first]])
 
     def node_of(self, name: str) -> int:
         """Where a party connected first."""
         return list(self.federation.processes).index(name) % NODES
 
-    def _identity(self, name: str) -> dict[str, str]:
-        at = self.authority.path
-        return {"tls.ca": at("ca.pem"), "tls.cert": at(f"{name}.pem"), "tls.key": at(f"{name}.key")}
-
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        tls = TlsSettings(**{key.removeprefix("tls."): value for key, value in self._identity(OBSERVER).items()})
-        waits = {"backoff_min_s": 0.05, "backoff_max_s": 0.3}
-        link = MqttLink(MqttSettings(hosts=self.cluster.hosts, tls=tls, **waits), OBSERVER)
-        for pattern in self.watch.patterns:
-            link.subscribe(pattern, 1)
-        async with self.cluster.running():
-            link.start(self.watch)
-            try:
-                await until(lambda: link.granted >= set(self.watch.patterns))
-                async with self.federation.running():
-                    yield
-            finally:
-                await link.stop()
+        async with (
+            self.cluster.running(),
+            self.identities.watching(self.watch, self.cluster.hosts),
+            self.federation.running(),
+        ):
+            yield
 
     async def next_round_opens(self) -> None:
         seen = self.watch.opened
@@ -101,12 +75,6 @@ class Site:
     async def rounds_closed(self, more: int) -> None:
         seen = self.watch.round_no
         await until(lambda: self.watch.round_no >= seen + more, self.federation)
-
-    async def ends_with_nothing_lost(self, rounds: int) -> None:
-        coordinator = self.federation.processes[COORDINATOR]
-        assert await coordinator.ended() == 0, coordinator.output
-        assert f"rounds={rounds} " in coordinator.output
-        assert "doubled_chunks=0" in coordinator.output
 
     def audit(self) -> None:
         machine, agents = self.federation.restored()
@@ -125,7 +93,7 @@ def test_a_node_that_holds_sessions_is_killed_in_mid_round_and_nothing_is_lost(t
             await site.next_round_opens()
             await site.cluster.kill(site.node_of(site.watch.leader()))
             await site.rounds_closed(1)
-            await site.ends_with_nothing_lost(rounds)
+            await ends_in_good_order(site.federation, rounds)
         site.audit()
 
     asyncio.run(story())
@@ -144,7 +112,7 @@ def test_every_node_is_killed_in_turn_under_encryption_and_nothing_is_lost(tmp_p
                 await site.cluster.kill(number)
                 await site.rounds_closed(1)
                 await site.cluster.start(number)
-            await site.ends_with_nothing_lost(rounds)
+            await ends_in_good_order(site.federation, rounds)
         site.audit()
 
     asyncio.run(story())

@@ -53,8 +53,9 @@ class Production:
             self._process = None
 
 
-def test_the_broker_is_killed_and_a_standby_that_knows_nothing_takes_over_without_loss(tmp_path: Path) -> None:
-    """Promises are kept end to end: even a broker's whole memory may go."""
+@pytest.mark.parametrize("successor", ["itself", "standby"])
+def test_the_broker_is_killed_and_its_successor_goes_on_without_loss(successor: str, tmp_path: Path) -> None:
+    """Promises are kept end to end: what a broker forgot since its last save, or all that it knew, may go."""
 
     async def story() -> None:
         identities = Identities(tmp_path / "pki")
@@ -65,8 +66,8 @@ def test_the_broker_is_killed_and_a_standby_that_knows_nothing_takes_over_withou
         watch = Watch(federation.settings)
         async with first.running(), identities.watching(watch, hosts), federation.running():
             await until(lambda: watch.round_no >= 1, federation)
-            async with standby.running():
-                await first.kill()
+            await first.kill()
+            async with (first if successor == "itself" else standby).running():
                 await ends_in_good_order(federation, ROUNDS)
         audit = audit_stores(*federation.restored())
         assert (audit.lost, audit.doubled) == (0, 0)

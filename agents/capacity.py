@@ -15,6 +15,7 @@ The processor time of a message is a + b · KiB, fitted to telemetry (300 bytes)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ofl_iot.roles.rules import DownloadRules, FleetRules, LeaderRules, UploadRules
@@ -106,7 +107,7 @@ def _rounded(value: float) -> str:
     return f"{float(f'{value:.2g}'):,.10g}"
 
 
-def run() -> dict[str, dict[str, float]]:
-    """The model's figures of each size; prints the table."""
-    print(table())
+def run(*, progress: Callable[[str], None] = print) -> dict[str, dict[str, float]]:
+    """The model's figures of each size; tells the table."""
+    progress(table())
     return {str(size): {key: float(value) for key, value in vars(demand(size)).items()} for size in SIZES}

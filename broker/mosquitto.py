@@ -119,6 +119,7 @@ use_username_as_clientid true
 def _next_steps(wanted: MosquittoProfile, folder: Path) -> tuple[str, ...]:
     steps = [f"put {file} there" for file in wanted.tls.missing()]
     steps.append(f"let the broker read and write: chown -R {wanted.user}: {folder} (and let it read {wanted.tls.key})")
+    steps.append("allow it more open files than there are devices: ulimit -n, or LimitNOFILE in its systemd unit")
     steps.append(f"start it: mosquitto -c {folder / CONFIG}")
     if wanted.tls.crl is not None:
         steps.append("after each revocation renew the CRL file and send SIGHUP")

@@ -159,7 +159,10 @@ def _next_steps(wanted: NatsProfile, folder: Path) -> tuple[str, ...]:
     addresses = wanted.addresses(wanted.port)
     steps = [f"put {file} there" for file in wanted.tls.missing()] if wanted.tls else []
     if wanted.tls and not wanted.devices:
-        steps.append("no device is known yet: write the profile again with --devices and the list of their ids")
+        steps.append(
+            "no device is known yet: list them (ofl enroll list --ca CA | awk '$2 == \"valid\" {print $1}' > FILE) and "
+            "write the profile again with --devices FILE --force"
+        )
     if wanted.hosts:
         steps.append(
             "copy each node's folder to its machine, to the same path; open the cluster port to the nodes only"

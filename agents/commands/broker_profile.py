@@ -12,6 +12,7 @@ from broker.mosquitto import MAX_QUEUED_BYTES, TLS_PORT, MosquittoProfile, mosqu
 from broker.nats import CLIENT_PORT, CLUSTER_PORT, MQTT_PORT, NatsProfile, nats_profile
 from broker.profile import Profile, TlsFiles, write_profile
 from ofl_iot.errors import ConfigError
+from ofl_iot.identity.names import PARTIES
 from ofl_iot.ids import DeviceId, device_id, federation_id
 
 
@@ -37,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     nats.add_argument("--at", nargs="+", default=[], metavar="HOST", help="where the nodes run (default: all here)")
     nats.add_argument("--client-port", type=int, default=CLIENT_PORT, metavar="PORT", help="(default: %(default)s)")
     nats.add_argument("--cluster-port", type=int, default=CLUSTER_PORT, metavar="PORT", help="(default: %(default)s)")
-    nats.add_argument("--devices", type=Path, metavar="FILE", help="the ids of the devices, one a line")
+    nats.add_argument("--devices", type=Path, metavar="FILE", help="ids of the devices, one a line")
     nats.add_argument("--no-tls", action="store_true", help="without identity; for trials on this machine only")
 
 
@@ -91,11 +92,13 @@ def _nats(options: argparse.Namespace) -> Profile:
 
 
 def _devices(file: Path) -> tuple[DeviceId, ...]:
+    """The ids in a file; the parties with a name of their own need not be there, and may."""
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--devices {file}: it cannot be read ({error}); name a file with one id a line") from error
-    return tuple(dict.fromkeys(device_id(line.strip()) for line in lines if line.strip()))
+    ids = dict.fromkeys(line.strip() for line in lines)
+    return tuple(device_id(each) for each in ids if each and each not in PARTIES)
 
 
 def _tls_files(options: argparse.Namespace) -> TlsFiles:

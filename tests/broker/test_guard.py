@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from agents.cli import main
 from broker import guard
 from broker.embedded import EmbeddedBroker
+from broker.program import serve
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.transport.mqtt import MqttLink, Will
@@ -102,6 +104,26 @@ def test_what_is_retained_for_others_is_shown_to_nobody_else(hands: Any) -> None
                     assert device.dropped == 0
 
     asyncio.run(story())
+
+
+def test_the_program_keeps_a_federations_policy(free_port: int, hands: Any) -> None:
+    _, eventually = hands
+
+    async def story() -> None:
+        stop = asyncio.Event()
+        serving = asyncio.create_task(serve("127.0.0.1", free_port, stop, FEDERATION))
+        async with present(Door(free_port), DEVICE, *hands, (echo_of(LEADER), echo_of(DEVICE))) as (link, _):
+            await eventually(lambda: link.granted)
+            assert link.granted == {echo_of(DEVICE)}
+        stop.set()
+        await asyncio.wait_for(serving, 5)
+
+    asyncio.run(story())
+
+
+def test_a_federation_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "--federation", "North Sea"]) == 2
+    assert "federation id 'North Sea'" in capsys.readouterr().err
 
 
 async def refusal(make: Any, hands: Any, name: str, caplog: pytest.LogCaptureFixture, **changes: Any) -> str:

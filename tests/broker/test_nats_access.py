@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agents.broker_processes import _certify
 from broker.nats import ACCESS
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.transport.mqtt import MqttLink, TlsSettings
@@ -157,5 +158,24 @@ def test_a_stolen_client_id_gives_its_thief_nothing_to_read(
                 assert stolen.payloads == [b"end"]
             async with present(doors[LEADER], LEADER, *hands) as (leader, told):
                 await eventually(lambda: told.payloads == [b"for the leader"])
+
+    asyncio.run(story())
+
+
+def test_certificates_of_the_federations_authority_open_the_door(tmp_path: Path, hands: Any) -> None:
+    """They carry a URI beside the common name, which NATS would take for a user if it knew one of that name."""
+    _, eventually = hands
+    identities = _certify(tmp_path, FEDERATION, [DEVICE])
+    (tmp_path / "devices").write_text(DEVICE)
+    files = [f"--ca={tmp_path / 'ca.pem'}", f"--cert={tmp_path / 'broker.pem'}", f"--key={tmp_path / 'broker.key'}"]
+    listed = [f"--devices={tmp_path / 'devices'}", f"--set=federation.id={FEDERATION}"]
+    node = NatsCluster(tmp_path / "nats", 1, *files, *listed)
+
+    async def story() -> None:
+        door = Door(node.ports[0], identities[DEVICE])
+        async with node.running(), present(door, DEVICE, *hands, (echo_of(DEVICE),)) as (link, heard):
+            await eventually(lambda: link.all_granted)
+            assert link.publish(echo_of(DEVICE), b"here", qos=1)
+            await eventually(lambda: heard.payloads == [b"here"])
 
     asyncio.run(story())

@@ -80,7 +80,7 @@ def nats(folder: Path, *more: str) -> int:
 def test_a_cluster_on_several_machines_has_a_folder_for_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "ids").write_text("truck-1\n\n truck-2 \ntruck-1\n")
+    (tmp_path / "ids").write_text("coordinator\nbroker\ntruck-1\n\n truck-2 \ntruck-1\n")
     assert nats(tmp_path, "--at", "a.example", "b.example", "c.example", "--devices", str(tmp_path / "ids")) == 0
     said = capsys.readouterr().out
     configs = [(tmp_path / "site" / f"node-{number}" / "nats.conf").read_text() for number in (1, 2, 3)]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from agents.cli import main
+from tests.conftest import MOSQUITTO, _until_listening
 from tests.e2e.processes import NAMES, Federation, OflProcess, until
 
 WATCHDOG_S = 0.6
@@ -69,5 +73,62 @@ def test_the_embedded_broker_is_ready_when_it_answers(manager: Manager, tmp_path
         broker.kill(signal.SIGTERM)
         assert await broker.ended() == 0
         assert manager.heard("STOPPING=1") == 1
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def enrolled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], Path]:
+    """`enrolled(name)`: the identity folder of a party, signed by an authority of this test."""
+    ca, federation = tmp_path / "ca", "e2e"
+    assert main(["ca", "init", "--ca", str(ca), "--federation", federation]) == 0
+    fingerprint = re.search(r"fingerprint +(\w+)", capsys.readouterr().out)
+    assert fingerprint is not None
+    trust = ["--fingerprint", fingerprint[1]]
+
+    def enrol(name: str) -> Path:
+        folder, request, answer = (tmp_path / f"{name}{suffix}" for suffix in ("", ".request", ".answer"))
+        who, host = ["--identity", str(folder), "--id", name], ["--host", "127.0.0.1"] if name == "broker" else []
+        assert main(["enroll", "request", *who, "--federation", federation, "--out", str(request)]) == 0
+        signing = ["--ca", str(ca), "--request", str(request), "--out", str(answer)]
+        assert main(["enroll", "sign", *signing, *host]) == 0
+        assert main(["enroll", "accept", *who, *trust, "--answer", str(answer)]) == 0
+        return folder
+
+    return enrol
+
+
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+def test_an_agent_with_the_credentials_of_its_service_manager_is_linked_by_mutual_tls(
+    manager: Manager, enrolled: Callable[[str], Path], tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, broker, credentials = enrolled(NAMES[0]), enrolled("broker"), tmp_path / "credentials"
+    credentials.mkdir(mode=0o700)
+    unit = (Path(__file__).parents[2] / "systemd/ofl-agent.service").read_text()
+    for name in re.findall(r"LoadCredential=(\S+):", unit):
+        (credentials / name).write_bytes((me / name).read_bytes())
+        (credentials / name).chmod(0o440)  # as systemd leaves them: root's, with an access list
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+    files = [f"--ca={broker / 'ca.pem'}", f"--cert={broker / 'certificate.pem'}", f"--key={broker / 'key.pem'}"]
+    where = [f"--out={tmp_path / 'mosquitto'}", "--host=127.0.0.1", f"--port={free_port}", "--set=federation.id=e2e"]
+    user = ["--user=root"] if os.geteuid() == 0 else []
+    assert main(["broker", "profile", "mosquitto", *where, *files, *user]) == 0
+
+    async def story() -> None:
+        assert MOSQUITTO is not None
+        mosquitto = await asyncio.create_subprocess_exec(
+            MOSQUITTO, "-c", tmp_path / "mosquitto/mosquitto.conf", stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            await _until_listening(free_port)
+            federation = Federation(tmp_path, free_port, 1)
+            agent = federation.processes[NAMES[0]]
+            await agent.start()
+            await until(lambda: manager.heard("STATUS=linked"), federation)
+            agent.kill(signal.SIGTERM)
+            assert await agent.ended() == 0, agent.output
+        finally:
+            mosquitto.terminate()
+            await mosquitto.wait()
 
     asyncio.run(story())

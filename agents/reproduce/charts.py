@@ -92,14 +92,13 @@ def bar_chart(title: str, groups: Sequence[tuple[str, Sequence[Bar]]], *, y: str
 
 
 def dot_chart(title: str, rows: Sequence[tuple[str, Sequence[Dot]]], *, x: str) -> str:
-    """One row a label, figures as dots with their deviation, quoted ones as hollow diamonds."""
-    room, left = 30.0, 92.0
-    height = _TOP + room * len(rows) + 36
-    values = [
-        edge for _, dots in rows for dot in dots for edge in (dot.value - dot.deviation, dot.value + dot.deviation)
-    ]
-    across = axis_for(values, left, WIDTH - _RIGHT)
-    floor = height - 34
+    """One row a label and in it a line a key: figures as dots with their deviation, quoted ones as hollow diamonds."""
+    left, line = 96.0, 8.0
+    keys = list(dict.fromkeys(dot.key for _, dots in rows for dot in dots))
+    room = line * len(keys) + 12
+    floor = _TOP + room * len(rows)
+    edges = [dot.value + side * dot.deviation for _, dots in rows for dot in dots for side in (-1, 1)]
+    across = axis_for(edges, left, WIDTH - _RIGHT)
     parts = [f'<text class="title" x="4" y="14">{escape(title)}</text>']
     for tick in across.ticks():
         place = across.place(tick)
@@ -108,16 +107,13 @@ def dot_chart(title: str, rows: Sequence[tuple[str, Sequence[Dot]]], *, x: str) 
             f'<text class="tick" x="{place:.1f}" y="{floor + 13:.1f}" text-anchor="middle">{number(tick)}</text>'
         )
     for place, (label, dots) in enumerate(rows):
-        middle = _TOP + room * (place + 0.5)
-        parts.append(f'<text class="row" x="4" y="{middle + 4:.1f}">{escape(label)}</text>')
-        parts.append(
-            f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - _RIGHT:.1f}" y1="{middle:.1f}" y2="{middle:.1f}"/>'
-        )
-        parts += [_dot(dot, across, middle) for dot in sorted(dots, key=lambda dot: not dot.quoted)]
-    parts.append(
-        f'<text class="label" x="{(left + WIDTH) / 2:.1f}" y="{height - 6:.1f}" text-anchor="middle">{x}</text>'
-    )
-    return _svg(title, parts, height)
+        top = _TOP + room * place
+        parts.append(f'<line class="grid" x1="4" x2="{WIDTH - _RIGHT:.1f}" y1="{top:.1f}" y2="{top:.1f}"/>')
+        parts.append(f'<text class="row" x="4" y="{top + room / 2 + 4:.1f}">{escape(label)}</text>')
+        parts += [_dot(dot, across, top + 6 + line * (keys.index(dot.key) + 0.5)) for dot in dots]
+    middle = (left + WIDTH) / 2
+    parts.append(f'<text class="label" x="{middle:.1f}" y="{floor + 28:.1f}" text-anchor="middle">{x}</text>')
+    return _svg(title, parts, floor + 34)
 
 
 def _reach(one: Series) -> list[float]:
@@ -162,11 +158,11 @@ def _dot(dot: Dot, across: Axis, y: float) -> str:
     x = across.place(dot.value)
     title = f"<title>{escape(dot.key)}: {dot.value:.2f}{' (paper)' if dot.quoted else ''}</title>"
     if dot.quoted:
-        shape = f'<path class="quoted" d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z"/>'
+        shape = f'<path class="quoted" d="M{x:.1f} {y - 3.6:.1f}l3.6 3.6l-3.6 3.6l-3.6 -3.6z"/>'
         return f'<g class="s-{dot.key}">{title}{shape}</g>'
     low, high = across.place(dot.value - dot.deviation), across.place(dot.value + dot.deviation)
     whisker = f'<line class="whisker" x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    return f'<g class="s-{dot.key}">{title}{whisker}<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4.2"/></g>'
+    return f'<g class="s-{dot.key}">{title}{whisker}<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"/></g>'
 
 
 def _frame(title: str, x: str, y: str, across: Axis | None, upward: Axis) -> str:

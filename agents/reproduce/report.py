@@ -16,14 +16,14 @@ body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,
 main{max-width:1080px;margin:0 auto;padding:2.2rem 1.1rem 4rem}
 h1{font-size:1.75rem;line-height:1.2;margin:0 0 .3rem;letter-spacing:-.01em}
 h2{font-size:1.3rem;margin:3.2rem 0 .4rem;letter-spacing:-.005em}h3{font-size:1rem;margin:1.6rem 0 .4rem}
-p{max-width:72ch;margin:.5rem 0}.lead,.paper,figcaption,caption,.facts dt{color:var(--quiet)}
+p{max-width:72ch;margin:.5rem 0}.lead,.paper,figcaption,.caption,.facts dt{color:var(--quiet)}
 .paper{border-left:3px solid var(--rule);padding-left:.8rem;font-size:.93rem}
 nav{display:flex;flex-wrap:wrap;gap:.35rem .9rem;margin:1.1rem 0 0;font-size:.93rem}
 a{color:var(--s-ofl);text-decoration:none}a:hover{text-decoration:underline}
 .card{background:var(--panel);border:1px solid var(--rule);border-radius:10px;padding:1rem 1.1rem;margin:1rem 0}
 .scroll{overflow-x:auto;-webkit-overflow-scrolling:touch}
-table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums;width:100%}
-caption{text-align:left;padding:0 0 .5rem;font-size:.9rem}
+table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums;min-width:min(100%,34rem)}
+.card p.caption{max-width:none;margin-bottom:.6rem;font-size:.9rem}
 th{font-weight:600;text-align:right;color:var(--quiet);font-size:.82rem;vertical-align:bottom}
 td,th{padding:.34rem .6rem;border-bottom:1px solid var(--rule);white-space:nowrap}
 td{text-align:right}td:first-child,th:first-child{text-align:left;padding-left:0}tr:last-child td{border-bottom:0}
@@ -120,8 +120,11 @@ def _table(shown: Table) -> str:
         cells = ["" if repeated else first, *rest]
         rows.append("".join(_cell(cell, name) for cell, name in zip(cells, classes, strict=True)))
     body = "".join(f"<tr>{cells}</tr>" for cells in rows)
-    caption = f"<caption>{escape(shown.caption)}</caption>" if shown.caption else ""
-    return f"<div class='card scroll'><table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    caption = f"<p class='caption'>{escape(shown.caption)}</p>" if shown.caption else ""
+    return (
+        f"<div class='card'>{caption}<div class='scroll'><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div></div>"
+    )
 
 
 def _column_class(texts: Sequence[str]) -> str:
@@ -172,8 +175,11 @@ def _targets(targets: Sequence[Toned]) -> str:
     rest = len(targets) - met - missed
     open_ = f", {rest} not measured here" if rest else ""
     heading = f"Targets: {met} met, {missed} missed{open_}"
-    items = _findings(Findings(tuple(targets)))
-    return f"<section id='targets'><h2>{heading}</h2><div class='card'>{items}</div></section>"
+    others = _findings(Findings(tuple(item for item in targets if item.tone != "good")))
+    held = _findings(Findings(tuple(item for item in targets if item.tone == "good")))
+    folded = f"<details{'' if missed else ' open'}><summary>{met} met</summary>{held}</details>" if met else ""
+    shown = (others if met < len(targets) else "") + folded
+    return f"<section id='targets'><h2>{heading}</h2><div class='card'>{shown}</div></section>"
 
 
 def _failures(failures: Sequence[tuple[str, str]]) -> str:

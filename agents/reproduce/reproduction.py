@@ -73,7 +73,8 @@ class Reproduction:
         missing = len({cell.digest for cell in cells}) - len(finished)
         warnings = [QUICK] if self.options.quick else []
         if missing:
-            warnings.append(f"Not finished: {missing} cells are missing; the same command goes on with them.")
+            count = "one cell is" if missing == 1 else f"{missing} cells are"
+            warnings.append(f"Not finished: {count} missing; the same command goes on with what is.")
         targets = [toned(target) for each in shown for target in each.targets(self.options, found)]
         return Cover(
             title=TITLE,

@@ -81,7 +81,8 @@ class Target:
             return f"{promise}; not measured in this run"
         if self.met:
             return f"{promise}; met with {self.value:.4g}{self.unit}"
-        return f"{promise}; missed with {self.value:.4g}{self.unit}, by {abs(self.value - self.bound):.3g}{self.unit}"
+        gap = f"{abs(self.value - self.bound):.3g}{' points' if self.unit == ' %' else self.unit}"
+        return f"{promise}; missed with {self.value:.4g}{self.unit}, by {gap}"
 
 
 def fitted_exponent(sizes: Sequence[float], figures: Sequence[float]) -> float | None:

@@ -124,7 +124,8 @@ def _next_steps(wanted: MosquittoProfile, folder: Path) -> tuple[str, ...]:
     if wanted.tls.crl is not None:
         steps.append("after each revocation renew the CRL file and send SIGHUP")
     steps.append(
-        f"point the parties at it: mqtt.hosts, mqtt.port = {wanted.port}, mqtt.tls.ca, mqtt.tls.cert, mqtt.tls.key; "
-        f"the common name of each certificate is the party's id ('{COORDINATOR}' for the coordinator)"
+        f"point the parties at it: mqtt.hosts, mqtt.port = {wanted.port}, and mqtt.identity for each "
+        f"(`ofl enroll join`), or mqtt.tls.ca, .cert and .key with the party's id as common name ('{COORDINATOR}' for "
+        "the coordinator)"
     )
     return tuple(steps)

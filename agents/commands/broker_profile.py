@@ -14,6 +14,7 @@ from broker.profile import Profile, TlsFiles, write_profile
 from ofl_iot.errors import ConfigError
 from ofl_iot.identity.names import PARTIES
 from ofl_iot.ids import DeviceId, device_id, federation_id
+from ofl_iot.transport.identity import CA, CERTIFICATE, CRL, KEY
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +47,9 @@ def _add_common(parser: argparse.ArgumentParser, port: int) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the broker's folder, made if need be")
     parser.add_argument("--force", action="store_true", help="overwrite a profile that is there")
     parser.add_argument("--port", dest="listen_port", type=int, default=port, help="(default: %(default)s)")
+    parser.add_argument(
+        "--identity", type=Path, metavar="DIR", help="the broker's folder of `ofl enroll join`, instead of these three"
+    )
     parser.add_argument("--ca", type=Path, metavar="FILE", help="the federation's CA (default: DIR/ca.pem)")
     parser.add_argument("--cert", type=Path, metavar="FILE", help="the broker's certificate (default: DIR/broker.pem)")
     parser.add_argument("--key", type=Path, metavar="FILE", help="the broker's key (default: DIR/broker.key)")
@@ -103,6 +107,12 @@ def _devices(file: Path) -> tuple[DeviceId, ...]:
 
 def _tls_files(options: argparse.Namespace) -> TlsFiles:
     folder: Path = options.out
+    if options.identity is not None:
+        if options.ca or options.cert or options.key:
+            raise ConfigError("--identity names the folder of all certificates: leave --ca, --cert and --key out")
+        held: Path = options.identity
+        crl = getattr(options, "crl", None) or (held / CRL if (held / CRL).is_file() else None)
+        return TlsFiles(ca=held / CA, cert=held / CERTIFICATE, key=held / KEY, crl=crl)
     return TlsFiles(
         ca=options.ca or folder / "ca.pem",
         cert=options.cert or folder / "broker.pem",

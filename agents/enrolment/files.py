@@ -23,8 +23,12 @@ def make_private_folder(folder: Path) -> None:
 
 
 def write_private(file: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file so that after a crash it is the old one or the new one; nobody else reads it in between."""
+    """Write a file so that after a crash it is the old one or the new one; nobody else reads it in between.
+
+    It stays with its owner: when root renews the broker's certificate, the broker can still read it.
+    """
     try:
+        held = file.stat() if file.exists() and os.geteuid() == 0 else None
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
         temporary = Path(name)
         try:
@@ -32,6 +36,8 @@ def write_private(file: Path, data: bytes, mode: int = 0o600) -> None:
                 stream.write(data)
                 stream.flush()
                 os.fchmod(stream.fileno(), mode)
+                if held is not None:
+                    os.fchown(stream.fileno(), held.st_uid, held.st_gid)
                 os.fsync(stream.fileno())
             temporary.replace(file)
         except BaseException:

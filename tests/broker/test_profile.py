@@ -33,6 +33,24 @@ def test_it_writes_a_configuration_and_says_what_comes_next(tmp_path: Path, caps
     assert "mqtt.port = 9000" in said
 
 
+def test_an_enrolled_folder_has_all_the_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = tmp_path / "identity"
+    held.mkdir()
+    for file in ("ca.pem", "certificate.pem", "key.pem"):
+        (held / file).touch()
+    assert profile(tmp_path, "--identity", str(held)) == 0
+    config = (tmp_path / "site" / CONFIG).read_text()
+    for setting, file in (("cafile", "ca.pem"), ("certfile", "certificate.pem"), ("keyfile", "key.pem")):
+        assert f"{setting} {held / file}\n" in config
+    assert "crlfile" not in config
+    assert "there" not in capsys.readouterr().out
+    (held / "crl.pem").touch()
+    assert profile(tmp_path, "--force", "--identity", str(held)) == 0
+    assert f"crlfile {held / 'crl.pem'}\n" in (tmp_path / "site" / CONFIG).read_text()
+    assert profile(tmp_path, "--force", "--identity", str(held), "--ca", "ca.pem") == 2
+    assert "leave --ca, --cert and --key out" in capsys.readouterr().err
+
+
 def test_the_packets_it_lets_through_are_those_the_parties_send(tmp_path: Path) -> None:
     assert profile(tmp_path, "--set", "mqtt.max_packet_bytes=123456") == 0
     assert "max_packet_size 123456\n" in (tmp_path / "site" / CONFIG).read_text()

@@ -12,6 +12,7 @@ OflError
 ├── RoundError         abandon the round; the next one opens
 ├── PrivacyError       stop releasing: the budget does not allow it
 └── CryptoError        stop: a key, ciphertext or share is not what it must be
+    └── WrongShareError    decrypt again, leaving out one of the leaders it names
 """
 
 from __future__ import annotations
@@ -63,3 +64,11 @@ class PrivacyError(OflError):
 
 class CryptoError(OflError):
     """A key, ciphertext or share that must not be used."""
+
+
+class WrongShareError(CryptoError):
+    """Decryption shares, each well formed, that do not decrypt together: one of these leaders' is wrong."""
+
+    def __init__(self, message: str, leaders: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.leaders = leaders

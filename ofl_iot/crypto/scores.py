@@ -41,7 +41,7 @@ from ofl_iot.crypto.scalars import (
     least_sigma,
     server_scalars,
 )
-from ofl_iot.errors import ConfigError, CryptoError
+from ofl_iot.errors import ConfigError, CryptoError, WrongShareError
 from ofl_iot.ids import COORDINATOR, DeviceId
 
 _WRAP_LIMIT = 40.0
@@ -286,9 +286,10 @@ def decrypt_scores(held: HeldScalars, shares: Sequence[ScalarShare]) -> list[int
     """FinDec of every score, once every member of the active set has answered and the control shows zero."""
     values = final_scalars(held, shares)
     if abs(values[-1]) > 10 * least_sigma(held.origin.context) * math.sqrt(len(held.active) + 1):
-        raise CryptoError(
+        raise WrongShareError(
             f"round {held.origin.round_no}: the score shares of {', '.join(held.active)} do not decrypt the control: "
-            "one of them is wrong"
+            "one of them is wrong",
+            held.active,
         )
     return values
 

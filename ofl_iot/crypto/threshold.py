@@ -27,7 +27,7 @@ from ofl_iot.crypto.keygen import KeyShare
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, ParameterSet
 from ofl_iot.crypto.ring import Residues, ring_of, shoup
 from ofl_iot.crypto.wire import Framed, Kind, Note, as_ids, check_rows
-from ofl_iot.errors import CryptoError
+from ofl_iot.errors import CryptoError, WrongShareError
 from ofl_iot.ids import COORDINATOR, DeviceId
 
 _BATCH = 16
@@ -292,8 +292,9 @@ def final_decrypt(held: HeldDecryption, shares: Sequence[DecryptionShare]) -> np
     slack = 2 * noise.error_bound(params, context.leaders, len(held.active))
     model, padding = values[: held.n_params], values[held.n_params :]
     if np.abs(model).max() > params.bound + slack or np.abs(padding).max(initial=0.0) > slack:
-        raise CryptoError(
+        raise WrongShareError(
             f"round {held.origin.round_no}: the shares of {', '.join(held.active)} do not decrypt to a model: one of "
-            "them is wrong, or a contributor's ciphertext is"
+            "them is wrong, or a contributor's ciphertext is",
+            held.active,
         )
     return model

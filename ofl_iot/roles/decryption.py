@@ -8,7 +8,8 @@ re-randomised ciphertext for those who did; with fewer than the threshold the ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from ofl_iot.errors import LateError, RefusedError
@@ -23,23 +24,28 @@ from ofl_iot.roles.commands import (
     FinishRound,
     ScoreRound,
     WeighRound,
+    tell,
 )
-from ofl_iot.roles.events import DecryptionRequested
+from ofl_iot.roles.events import DecryptionRequested, JobFailed
 from ofl_iot.roles.exchange import receipt_of
 from ofl_iot.roles.rules import ProtectionRules
-from ofl_iot.roles.shares import Desk, Question, SharesAsked
+from ofl_iot.roles.shares import MOST_TRIES, ActiveSet, Desk, Question, SharesAsked
 
 RESEND, DEADLINE = "coordinator.decryption.resend", "coordinator.decryption.deadline"
 SCORES, MODEL = "scores", "model"
 DESK = Desk(COORDINATOR, Kind.DECRYPT, RESEND, DEADLINE)
 TOO_FEW = "too few leaders are left to decrypt"
+WRONG = "the shares do not decrypt together, whoever is left out"
+NO_MISSES: Mapping[str, int] = MappingProxyType({})
 
 
 class RoundDecryption(Protocol):
     """How the rounds see a decryption, here or at the decryptor."""
 
-    failing: set[str]
-    """Leaders that did not answer, or not with a share."""
+    @property
+    def failing(self) -> set[str]:
+        """Leaders that did not answer, not with a share, or without whom it worked."""
+        ...
 
     @property
     def given_up(self) -> str:
@@ -62,8 +68,8 @@ class RoundDecryption(Protocol):
         """Somebody may be silent."""
         ...
 
-    def failed(self, job: str, culprits: Iterable[str]) -> Iterator[Command]:
-        """What these leaders sent could not be used."""
+    def failed(self, event: JobFailed) -> Iterator[Command]:
+        """What leaders sent could not be used."""
         ...
 
     def link_lost(self) -> None:
@@ -88,6 +94,7 @@ class Decryption:
         *,
         size: int,
         attempt: int = 0,
+        misses: Mapping[str, int] = NO_MISSES,
     ) -> None:
         self._key = key
         self._round_no = round_no
@@ -97,36 +104,48 @@ class Decryption:
         self._contributions = contributions
         self._evidence = evidence
         self._rules = rules
-        self._active = candidates(key, contributions)
+        self._set = ActiveSet(candidates(key, round_no, contributions, misses), key.opened.threshold)
+        self._hopeless = False
         self._stage = SCORES
+        self._weighing = False
+        """The scores are decrypted and being judged."""
         self._turn = 0
         """Grows with every request: what answers an earlier one is void."""
         self.asked: SharesAsked | None = None
-        self.failing: set[str] = set()
+
+    @property
+    def failing(self) -> set[str]:
+        """Leaders that did not answer, not with a share, or without whom it worked."""
+        return self._set.failing
 
     @property
     def given_up(self) -> str:
         """Why it cannot go on; empty while enough members are there to decrypt."""
-        return "" if len(self._active) >= self._key.opened.threshold else TOO_FEW
+        if self._hopeless:
+            return WRONG
+        return "" if self._set.enough else TOO_FEW
 
     def begin(self) -> Iterator[Command]:
         """Compute the scores on ciphertext."""
-        yield Compute(ScoreRound(self._round_no, self._key, self._contributions, self._active, self._size))
+        yield Compute(ScoreRound(self._round_no, self._key, self._contributions, self._set.active, self._size))
 
     def requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
         """A ciphertext is ready to be decrypted by the active set."""
         if event.round_no != self._round_no or event.stage != self._stage:
             return
+        if self._weighing:
+            self._weighing = False
+            self._set.trust()
         self._turn += 1
         label = f"{self._stage}.{self._attempt}.{self._turn}"
-        question = Question(self._key.opened.term, self._round_no, label, event.request, self._active)
+        question = Question(self._key.opened.term, self._round_no, label, event.request, self._set.active)
         self.asked = SharesAsked(DESK, question, self._rules)
         yield from self.asked.begin(now)
 
     def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
         """A part of a share, or a receipt for parts of the request."""
         if self.asked is None:
-            if sender not in self._active:
+            if sender not in self._set.willing:
                 raise RefusedError(f"{sender} is not asked to decrypt")
             if isinstance(message, Part):
                 yield DESK.receipt(sender, receipt_of(message))  # lest it is sent again
@@ -146,18 +165,22 @@ class Decryption:
 
     def exclude(self, leaders: Iterable[str]) -> Iterator[Command]:
         """Go on without these: another set, another ciphertext."""
-        gone = set(leaders)
-        self.failing |= gone
-        self._active = tuple(leader for leader in self._active if leader not in gone)
+        self._set.exclude(leaders)
         self.asked = None
         if not self.given_up:
             yield from self._ask_again()
 
-    def failed(self, job: str, culprits: Iterable[str]) -> Iterator[Command]:
-        """Shares could not be used: their stage is asked again, without those who sent them."""
-        if job == WeighRound.__name__:
-            self._stage = SCORES
-        yield from self.exclude(culprits)
+    def failed(self, event: JobFailed) -> Iterator[Command]:
+        """Shares could not be used: their stage is asked again, without those who sent them, or who may have."""
+        if event.job == WeighRound.__name__:
+            self._stage, self._weighing = SCORES, False
+        if event.culprits:
+            yield from self.exclude(event.culprits)
+        elif self._set.doubt():
+            yield tell("wrong share", "warning", among=list(event.suspects), left_out=self._set.left_out)
+            yield from self._ask_again()
+        else:
+            self._hopeless = True
 
     def link_lost(self) -> None:
         """What was under way may be lost."""
@@ -173,8 +196,8 @@ class Decryption:
         self.asked = None
         yield from DESK.stop()
         if self._stage == SCORES:
-            self._stage = MODEL
-            yield Compute(WeighRound(self._round_no, shares, self._active, dict(self._evidence)))
+            self._stage, self._weighing = MODEL, True
+            yield Compute(WeighRound(self._round_no, shares, self._set.active, dict(self._evidence)))
         else:
             yield Compute(FinishRound(self._round_no, shares))
 
@@ -182,10 +205,17 @@ class Decryption:
         if self._stage == SCORES:
             yield from self.begin()
         else:
-            yield Compute(WeighRound(self._round_no, {}, self._active, dict(self._evidence)))
+            yield Compute(WeighRound(self._round_no, {}, self._set.active, dict(self._evidence)))
 
 
-def candidates(key: CoordinatorKey, contributions: Iterable[Contributed]) -> tuple[str, ...]:
-    """Leaders that can be asked to decrypt: members of the key that have contributed."""
+def candidates(
+    key: CoordinatorKey, round_no: int, contributions: Iterable[Contributed], misses: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Leaders that can be asked to decrypt: members of the key that have contributed, the doubtful ones first.
+
+    Among those without misses each round begins with others, so that in some round it is everyone's turn to be doubted.
+    """
     members = {member.leader for member in key.opened.members}
-    return tuple(sorted(members & {each.leader for each in contributions}))
+    able = sorted(members & {each.leader for each in contributions})
+    turn = round_no * MOST_TRIES % max(1, len(able))
+    return tuple(sorted(able[turn:] + able[:turn], key=lambda leader: -misses.get(leader, 0)))

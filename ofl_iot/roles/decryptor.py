@@ -47,7 +47,7 @@ from ofl_iot.roles.events import (
 from ofl_iot.roles.exchange import BodyExchange, receipt_of
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.rules import ProtectionRules
-from ofl_iot.roles.shares import Desk, Question, SharesAsked
+from ofl_iot.roles.shares import ActiveSet, Desk, Question, SharesAsked
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored
 
 TABLE = "decryptor"
@@ -70,6 +70,10 @@ class FreshCiphertext(msgspec.Struct, frozen=True, array_like=True):
     """Grows with every set and every restart: what answers an earlier asking is void."""
     request: bytes
     held: bytes
+    left_out: str = ""
+    """Who is in doubt, and was left out to try,"""
+    doubted: tuple[str, ...] = ()
+    """and who else was so far."""
 
 
 class DecryptorMachine:
@@ -78,8 +82,7 @@ class DecryptorMachine:
     def __init__(self, rules: ProtectionRules) -> None:
         self._rules = rules
         self._ask: ServerDecAsk | None = None
-        self._active: tuple[str, ...] = ()
-        self._failing: set[str] = set()
+        self._set = ActiveSet((), 0)
         self._asking = 0
         self._fresh: FreshCiphertext | None = None
         self._asked: SharesAsked | None = None
@@ -137,7 +140,8 @@ class DecryptorMachine:
             yield from self._make_fresh(ask)
             return
         fresh = msgspec.msgpack.decode(rows[_FRESH], type=FreshCiphertext)
-        self._active, self._failing = fresh.active, set(fresh.failing)
+        self._set.exclude(set(fresh.failing) - {fresh.left_out})
+        self._set.left_out, self._set.doubted = fresh.left_out, fresh.doubted
         # Leaders take the same request under another label: who has answered sends the same share again.
         yield from self._ask_for_shares(msgspec.structs.replace(fresh, asking=fresh.asking + 1), now)
 
@@ -240,27 +244,42 @@ class DecryptorMachine:
         yield from self._make_fresh(ask)
 
     def _take_up(self, ask: ServerDecAsk) -> ServerDecAsk:
-        self._ask, self._active, self._failing, self._asking = ask, ask.active, set(), 0
+        self._ask, self._asking = ask, 0
+        self._set = ActiveSet(ask.active, ask.opened.threshold)
         self._fresh = self._asked = self._answer = None
         self._outgoing = self._exchange(ask.opened.term, ask.round_no)
         return ask
 
     def _make_fresh(self, ask: ServerDecAsk) -> Iterator[Command]:
         self._busy = True
-        yield Compute(ServerDecrypt(ask, self._active))
+        yield Compute(ServerDecrypt(ask, self._set.active))
 
     def _computed(self, event: ServerDecrypted | FinalDecrypted | JobFailed, now: float) -> Iterator[Command]:
         if isinstance(event, ServerDecrypted):
-            failing = tuple(sorted(self._failing))
-            fresh = FreshCiphertext(self._active, failing, self._asking + 1, event.request, event.held)
-            yield from self._ask_for_shares(fresh, now)
+            yield from self._ask_for_shares(self._fresh_from(event), now)
         elif isinstance(event, FinalDecrypted):
-            yield from self._conclude(ServerDecAnswer(event.values, self._active, tuple(sorted(self._failing))), now)
+            failing = tuple(sorted(self._set.failing))
+            yield from self._conclude(ServerDecAnswer(event.values, self._set.active, failing), now)
         elif event.culprits:
             yield tell("share refused", "warning", reason=event.reason)
             yield from self._exclude(event.culprits, now)
+        elif event.suspects and self._ask and self._set.doubt():
+            yield tell("wrong share", "warning", among=list(event.suspects), left_out=self._set.left_out)
+            self._fresh = self._asked = None
+            yield from self._make_fresh(self._ask)
         else:
             yield from self._give_up(event.reason, now)
+
+    def _fresh_from(self, event: ServerDecrypted) -> FreshCiphertext:
+        return FreshCiphertext(
+            active=self._set.active,
+            failing=tuple(sorted(self._set.failing)),
+            asking=self._asking + 1,
+            request=event.request,
+            held=event.held,
+            left_out=self._set.left_out,
+            doubted=self._set.doubted,
+        )
 
     def _ask_for_shares(self, fresh: FreshCiphertext, now: float) -> Iterator[Command]:
         ask = self._ask
@@ -275,18 +294,16 @@ class DecryptorMachine:
 
     def _exclude(self, leaders: Iterable[str], now: float) -> Iterator[Command]:
         """Go on without these: another set, another ciphertext."""
-        gone = set(leaders)
-        self._failing |= gone
-        self._active = tuple(leader for leader in self._active if leader not in gone)
+        self._set.exclude(leaders)
         self._fresh = self._asked = None
-        if self._ask and len(self._active) >= self._ask.opened.threshold:
+        if self._ask and self._set.enough:
             yield from self._make_fresh(self._ask)
         else:
             yield from self._give_up(TOO_FEW, now)
 
     def _give_up(self, reason: str, now: float) -> Iterator[Command]:
-        yield tell("not decrypted", "warning", reason=reason, failing=sorted(self._failing))
-        failing = tuple(sorted(self._failing))
+        failing = tuple(sorted(self._set.failing))
+        yield tell("not decrypted", "warning", reason=reason, failing=list(failing))
         yield from self._conclude(ServerDecAnswer(b"", (), failing, reason[:_MAX_REASON]), now)
 
     # --- answering

@@ -9,7 +9,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
@@ -28,8 +28,8 @@ from ofl_iot.roles.commands import (
     Subscribe,
     WeighRound,
 )
-from ofl_iot.roles.decryption import DEADLINE, DESK, MODEL, RESEND, SCORES, TOO_FEW, candidates
-from ofl_iot.roles.events import DecryptionRequested
+from ofl_iot.roles.decryption import DEADLINE, DESK, MODEL, NO_MISSES, RESEND, SCORES, TOO_FEW, candidates
+from ofl_iot.roles.events import DecryptionRequested, JobFailed
 from ofl_iot.roles.exchange import BodyExchange, receipt_of
 from ofl_iot.roles.rules import ProtectionRules
 
@@ -67,6 +67,7 @@ class EntrustedDecryption:
         *,
         size: int,
         attempt: int = 0,
+        misses: Mapping[str, int] = NO_MISSES,
     ) -> None:
         self._key = key
         self._round_no = round_no
@@ -75,7 +76,7 @@ class EntrustedDecryption:
         self._contributions = contributions
         self._evidence = evidence
         self._rules = rules
-        self._active = candidates(key, contributions)
+        self._active = candidates(key, round_no, contributions, misses)
         self._turn = 0
         self._stage = SCORES
         self._exchange: BodyExchange | None = None
@@ -150,9 +151,9 @@ class EntrustedDecryption:
             yield from self.send_due(now)
         yield from self._wait(now)
 
-    def failed(self, job: str, culprits: Iterable[str]) -> Iterator[Command]:
+    def failed(self, event: JobFailed) -> Iterator[Command]:
         """Nothing that leaders send is read here."""
-        self._reason = f"{job} failed: {', '.join(culprits)}"
+        self._reason = event.reason
         yield from ()
 
     def link_lost(self) -> None:

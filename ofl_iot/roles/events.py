@@ -210,6 +210,8 @@ class JobFailed:
     reason: str
     culprits: tuple[str, ...] = ()
     """Leaders that are known to have sent what made it fail."""
+    suspects: tuple[str, ...] = ()
+    """Leaders one of whom sent it."""
 
 
 Event: TypeAlias = (

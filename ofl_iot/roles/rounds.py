@@ -199,8 +199,8 @@ class Rounds:
         if event.job == MakeKeys.__name__:
             self._keys.blame(event.culprits)
             yield from self._key_failed()
-        elif self._decryption and event.culprits:
-            yield from self._decryption.failed(event.job, event.culprits)
+        elif self._decryption and (event.culprits or event.suspects):
+            yield from self._decryption.failed(event)
             if self._decryption.given_up:
                 yield from self.abandon(event.reason)
         else:
@@ -360,6 +360,7 @@ class Rounds:
             self._protection,
             size=len(self._model.values),
             attempt=current.opened.attempt,
+            misses=dict(self._misses),
         )
         if len(speaking) < 2:
             yield from self._rest("a single cluster has merged anything: its update would be seen")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ofl_iot.errors import LateError, RefusedError
@@ -12,6 +12,9 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, Publish, SetTimer
 from ofl_iot.roles.exchange import BodyExchange, receipt_of
 from ofl_iot.roles.rules import ProtectionRules
+
+MOST_TRIES = 3
+"""How many are left out, one after the other, before a ciphertext is given up: leaders answer few requests a round."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,63 @@ class Desk:
         """Forget the timers."""
         yield CancelTimer(self.deadline)
         yield CancelTimer(self.resend)
+
+
+class ActiveSet:
+    """Who is asked to decrypt: all that can, without those that failed, and without one at a time when in doubt.
+
+    When well-formed shares do not decrypt together, one of them is wrong and nothing shows whose. So all but one are
+    asked about another ciphertext, and then all but the next, the most doubtful first. Whoever is left out when it
+    works has failed. That finds a leader whose key share is broken. A leader that lies on purpose can have another one
+    left out, by telling the truth in its absence; but it cannot stop the rounds.
+    """
+
+    def __init__(self, willing: Iterable[str], threshold: int) -> None:
+        self.willing = tuple(willing)
+        """In the order in which they are left out."""
+        self._threshold = threshold
+        self._gone: set[str] = set()
+        self.left_out = ""
+        self.doubted: tuple[str, ...] = ()
+        """Who was left out so far, one after the other."""
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Who is asked now."""
+        return tuple(sorted(leader for leader in self.willing if leader != self.left_out))
+
+    @property
+    def failing(self) -> set[str]:
+        """Leaders that did not answer, not with a share, or were left out."""
+        return self._gone | ({self.left_out} if self.left_out else set())
+
+    @property
+    def enough(self) -> bool:
+        """Whether the active set can decrypt."""
+        return len(self.active) >= self._threshold
+
+    def exclude(self, leaders: Iterable[str]) -> None:
+        """Go on without these."""
+        self._gone.update(leaders)
+        self.willing = tuple(leader for leader in self.willing if leader not in self._gone)
+        if len(self.willing) <= self._threshold:
+            self.left_out = ""  # it is needed
+
+    def doubt(self) -> bool:
+        """Leave the next one out; False when that cannot be tried (again)."""
+        self.left_out = ""
+        untried = [leader for leader in self.willing if leader not in self.doubted]
+        if len(self.doubted) >= MOST_TRIES or not untried or len(self.willing) <= self._threshold:
+            return False
+        self.left_out = untried[0]
+        self.doubted = (*self.doubted, self.left_out)
+        return True
+
+    def trust(self) -> None:
+        """The active set has decrypted: whoever was left out stays so."""
+        if self.left_out:
+            self.exclude({self.left_out})
+        self.left_out, self.doubted = "", ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ofl_iot.errors import WrongShareError
 from ofl_iot.opportunity.ofactor import Density
 from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
 from ofl_iot.privacy.ledger import Ledger
@@ -77,6 +78,8 @@ def run_job(tools: Tools, job: Job) -> Event:
         return tool(job)
     except CulpritError as error:
         return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}", error.culprits)
+    except WrongShareError as error:
+        return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}", suspects=error.leaders)
     except Exception as error:  # noqa: BLE001  # workloads raise what they like; the machine decides what follows
         return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from ofl_iot.crypto.context import Origin
+from ofl_iot.crypto.scalars import ScalarShare
+from ofl_iot.crypto.threshold import DecryptionShare
 from ofl_iot.roles.commands import AnswerDecryption, Job
-from ofl_iot.roles.events import Event, JobFailed
+from ofl_iot.roles.events import DecryptionAnswered, Event, JobFailed
+from ofl_iot.runtime.joint_key import context_of
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.encrypted import ROUGH, STEP, CryptoToolbox, EncryptedWorld, bound, quiet
-from tests.chaos.tally import TallyToolbox
+from tests.chaos.tally import FEDERATION, TallyToolbox
 
 
 @pytest.mark.parametrize("block", range(3))
@@ -131,4 +137,34 @@ def test_a_leader_that_contributes_but_never_decrypts_is_replaced(threshold: str
     before = fleet.completed()
     assert before == (2 if threshold == "majority" else 0)
     assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 30.0)
+    assert fleet.books() < bound(fleet.completed(), 3)
+
+
+class Liar(CryptoToolbox):
+    """A leader whose decryption shares are well formed and wrong."""
+
+    def run(self, job: Job) -> Event:
+        event = super().run(job)
+        if not isinstance(job, AnswerDecryption) or not isinstance(event, DecryptionAnswered):
+            return event
+        origin = Origin(context_of(FEDERATION, job.key.opened), job.round_no, job.me)
+        if job.label.startswith("scores"):
+            scores = ScalarShare.from_bytes(event.share, origin)
+            share = replace(scores, values=scores.values[::-1]).to_bytes()
+        else:
+            model = DecryptionShare.from_bytes(event.share, origin)
+            share = replace(model, values=np.roll(model.values, 1, axis=2)).to_bytes()
+        return replace(event, share=share)
+
+
+@pytest.mark.parametrize("server_dec", ["coordinator", "decryptor"])
+def test_a_leader_whose_shares_are_wrong_is_found_and_replaced_while_rounds_go_on(server_dec: str) -> None:
+    fleet = quiet(server_dec=server_dec)
+    assert fleet.world.run(lambda: fleet.world.told["joint key ready"] == 1, limit_s=60.0)
+    liar = fleet.leaders()[1]
+    fleet.world.parties[liar].toolbox = Liar(TallyToolbox(8, fleet.names.index(liar), fleet), 5, fleet.protection)
+    assert fleet.world.run(lambda: fleet.world.told["leader replaced"] == 1, limit_s=60.0)
+    assert liar not in fleet.leaders()
+    assert fleet.completed() == 2
+    assert not fleet.world.told["round abandoned"]
     assert fleet.books() < bound(fleet.completed(), 3)

@@ -122,8 +122,8 @@ class Office:
             self.result = event
         elif isinstance(event, JobFailed):
             self.failures.append(event)
-            if self.decryption and event.culprits:
-                yield from self.decryption.failed(event.job, event.culprits)
+            if self.decryption and (event.culprits or event.suspects):
+                yield from self.decryption.failed(event)
         elif isinstance(event, TimerFired):
             yield from self._timer(event.name, now)
 

@@ -17,7 +17,7 @@ from ofl_iot.protocol.messages import Message, Part
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import AnswerDecryption, Contributed, FinishRound, KeyMaterial, ScoreRound, WeighRound
-from ofl_iot.roles.decryption import Decryption
+from ofl_iot.roles.decryption import WRONG, Decryption, candidates
 from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, RoundAggregated
 from ofl_iot.roles.rules import ProtectionRules
 from tests.roles.circle import RULES, SIZE, Circle, lossy, mean_of, names, updates_of
@@ -217,18 +217,78 @@ def test_a_share_for_another_request_of_this_round_is_named() -> None:
     assert all(failure.culprits == (B,) for failure in circle.office.failures)
 
 
-@pytest.mark.parametrize("stage", ["scores", "model"])
-def test_a_well_formed_but_wrong_share_never_becomes_a_model(stage: str) -> None:
-    """Whose it was cannot be told; the round fails, loudly."""
-    circle, updates = circle_of(3), updates_of(names(3))
-    other = circle_of(3, seed=5)
-    circle.tools[B][AnswerDecryption] = lambda job: other.tools[B][AnswerDecryption](
-        replace(job, key=replace_share(job, other.keepers[B].material.share)) if stage in job.label else job  # type: ignore[union-attr]
+def lying(circle: Circle, liar: str, stage: str, when: Callable[[], bool] = lambda: True) -> None:
+    """A leader answers a stage with a share of another key: well formed, and wrong."""
+    other = Circle(circle.leaders, seed=5, rules=circle.rules)
+    assert other.make_key()
+    honest, false = circle.tools[liar][AnswerDecryption], other.keepers[liar].material
+    assert false is not None
+    circle.tools[liar][AnswerDecryption] = lambda job: honest(
+        replace(job, key=replace_share(job, false.share)) if stage in job.label and when() else job
     )
+
+
+@pytest.mark.parametrize("server", ["coordinator", "decryptor"])
+@pytest.mark.parametrize("stage", ["scores", "model"])
+@pytest.mark.parametrize("liar", [A, B, C])
+def test_a_well_formed_but_wrong_share_is_found_by_leaving_its_sender_out(stage: str, liar: str, server: str) -> None:
+    circle = circle_of(3, rules=msgspec.structs.replace(RULES, server_dec=server))
+    updates = updates_of(names(3))
+    lying(circle, liar, stage)
+    check(circle.decrypt(circle.contributions(updates)), updates, 3)
+    assert circle.office.decryption is not None
+    assert circle.office.decryption.failing == {liar}
+    doubts = [told.fields for _, told in circle.told if told.what == "wrong share"]
+    assert doubts[-1]["left_out"] == liar
+    assert circle.ran(AnswerDecryption, liar) <= 4
+
+
+def test_whoever_failed_before_is_doubted_first() -> None:
+    circle = circle_of(4)
+    contributions = circle.contributions(updates_of(names(4)))
+    key = circle.office.maker.key
+    assert key is not None
+    assert candidates(key, 1, contributions, {C: 1})[0] == C
+    first = {candidates(key, round_no, contributions, {})[0] for round_no in range(4)}
+    assert first == {A, B, C, D}, "and in some round it is everyone's turn"
+
+
+@pytest.mark.parametrize("server", ["coordinator", "decryptor"])
+def test_when_nobody_can_be_spared_a_wrong_share_ends_the_round_without_a_culprit(server: str) -> None:
+    rules = msgspec.structs.replace(RULES, threshold="all", server_dec=server)
+    circle, updates = circle_of(3, rules=rules), updates_of(names(3))
+    lying(circle, B, "model")
     assert circle.decrypt(circle.contributions(updates)) is None
-    (failure,) = circle.office.failures
-    assert not failure.culprits
-    assert "one of them is wrong" in failure.reason
+    assert circle.office.decryption is not None
+    assert circle.office.decryption.given_up
+    assert not circle.office.decryption.failing
+    assert circle.ran(AnswerDecryption) == 6
+
+
+def test_two_liars_end_the_round_without_a_culprit_and_never_make_a_model() -> None:
+    circle, updates = circle_of(5), updates_of(names(5))
+    for liar in (A, B):
+        lying(circle, liar, "model")
+    assert circle.decrypt(circle.contributions(updates)) is None
+    assert circle.office.decryption is not None
+    assert circle.office.decryption.given_up == WRONG
+    assert not circle.office.decryption.failing
+
+
+def test_a_leader_that_vanishes_while_another_is_doubted_is_left_out_too() -> None:
+    circle, updates = circle_of(5), updates_of(names(5))
+    doubted: list[str] = []
+    lying(circle, A, "model")
+    gone = D
+
+    def fate(sender: str, to: str, _message: Message) -> int:
+        doubted[:] = [str(told.fields["left_out"]) for _, told in circle.told if told.what == "wrong share"]
+        return int(not doubted or gone not in (sender, to))
+
+    circle.fate = fate
+    check(circle.decrypt(circle.contributions(updates)), updates, 5)
+    assert circle.office.decryption is not None
+    assert circle.office.decryption.failing == {A, D}
 
 
 def replace_share(job: AnswerDecryption, share: bytes) -> KeyMaterial:

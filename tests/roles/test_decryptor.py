@@ -22,7 +22,6 @@ from ofl_iot.roles.commands import (
     Contributed,
     FinalDecrypt,
     FinishRound,
-    KeyMaterial,
     Publish,
     ScoreRound,
     ServerDecrypt,
@@ -43,6 +42,7 @@ from ofl_iot.roles.events import (
 from ofl_iot.runtime.toolbox import run_job
 from tests.roles.circle import RULES, SIZE, Circle, lossy, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status
+from tests.roles.test_decryption import lying
 
 A, B, C, D = names(4)
 ENTRUSTED = msgspec.structs.replace(RULES, server_dec="decryptor")
@@ -432,20 +432,23 @@ def test_a_share_that_is_none_is_named_and_the_round_goes_on_without_its_sender(
     assert circle.office.decryption.failing == {B}
 
 
-@pytest.mark.parametrize("stage", ["scores", "model"])
-def test_a_well_formed_but_wrong_share_never_becomes_a_model(stage: str) -> None:
-    circle, updates = circle_of(), updates_of(names(3))
-    other = circle_of(seed=5)
-    wrong = other.keepers[B].material
-    assert wrong is not None
+def test_a_decryptor_killed_while_somebody_is_doubted_goes_on_doubting() -> None:
+    circle, updates = circle_of(4), updates_of(names(4))
+    lying(circle, A, "model")
+    killed: list[float] = []
 
-    def lie(job: AnswerDecryption) -> object:
-        key: KeyMaterial = msgspec.structs.replace(job.key, share=wrong.share)
-        return other.tools[B][AnswerDecryption](replace(job, key=key) if stage in job.label else job)
+    def fate(sender: str, to: str, message: Message) -> int:
+        doubts = [told for _, told in circle.told if told.what == "wrong share"]
+        return int(not doubts or killed != [] or sender == DECRYPTOR or to != DECRYPTOR)
 
-    circle.tools[B][AnswerDecryption] = lie  # type: ignore[assignment]
-    assert circle.decrypt(circle.contributions(updates)) is None
-    assert "one of them is wrong" in reason(circle)
+    circle.fate = fate
+    assert circle.decrypt(circle.contributions(updates), wait_s=5.0) is None
+    killed.append(circle.now)
+    circle.restart(DECRYPTOR)
+    circle.wait(20.0, lambda: circle.office.result is not None)
+    check(circle.office.result, updates, 4)
+    assert circle.office.decryption is not None
+    assert circle.office.decryption.failing == {A}
 
 
 # --- the coordinator's side
@@ -465,7 +468,7 @@ def test_the_coordinator_takes_numbers_from_the_decryptor_alone_and_for_this_ask
     assert isinstance(confirmed, Publish)
     assert "an answer to scores.0.0, not scores.0.1" in str(report)
     assert not list(entrusted.requested(DecryptionRequested(2, "scores", b"x"), 0.0))
-    list(entrusted.failed("WeighRound", ("leader-9",)))
+    list(entrusted.failed(JobFailed("WeighRound", "of leader-9", ("leader-9",))))
     assert "leader-9" in entrusted.given_up
 
 

@@ -67,7 +67,7 @@ def line_chart(
     for label, value in levels:
         place = upward.place(value)
         parts.append(f'<line class="level" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{place:.1f}" y2="{place:.1f}"/>')
-        parts.append(f'<text class="tick" x="{WIDTH - _RIGHT}" y="{place - 3:.1f}" text-anchor="end">{label}</text>')
+        parts.append(f'<text class="tick" x="{_LEFT + 4}" y="{place - 3:.1f}">{label}</text>')
     parts += [_line(one, across, upward) for one in series]
     return _svg(title, parts)
 

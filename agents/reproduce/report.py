@@ -35,7 +35,7 @@ background:var(--quiet)}ul.findings li.good::before{background:var(--good)}
 ul.findings li.bad::before{background:var(--bad)}
 ul.findings li.open::before{background:none;border:2px solid var(--open)}ul.findings li{color:var(--ink)}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,310px),1fr));gap:1rem 1.4rem}
-.alone{max-width:620px}.card p{margin:.15rem 0}
+.alone{max-width:520px}.card p{margin:.15rem 0}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:.88rem;margin:0 0 .6rem}
 .legend span::before{content:"";display:inline-block;width:1.1rem;height:.22rem;border-radius:2px;background:var(--c);
 margin-right:.4rem;vertical-align:middle}.legend .hollow::before{background:none;width:.6rem;height:.6rem;

@@ -16,7 +16,7 @@ WORK = "agents.reproduce.work.crypto"
 PARAMS, QUICK_PARAMS = 815_810, 50_000
 """Of the paper's network for MNIST; of a quick run."""
 FLEETS = (8, 16, 100, 500, 1000)
-SERVER = (("keygen_s", "KeyGen"), ("sum_s", "Add"), ("serverdec_s", "ServerDec"), ("findec_s", "FinDec"))
+SERVER = (("keygen_s", "KeyGen, all leaders"), ("sum_s", "Add"), ("serverdec_s", "ServerDec"), ("findec_s", "FinDec"))
 LEADER = (("enc_s", "Enc"), ("partdec_s", "PartDec"))
 CONSTANT, LINEAR = 0.25, 1.0
 

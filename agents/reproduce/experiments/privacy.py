@@ -21,6 +21,17 @@ LEARNING, TIME = "agents.reproduce.work.learning", "agents.reproduce.work.privac
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 PAPER_EPSILONS = (0.1, 1.0, 10.0, 100.0)
 LOSS_BOUND_POINTS = 1.5
+_FEW = {"download": {"gamma": 1.0}, "simulation": {"step_s": 0.05}}
+FEW_OPEN: dict[str, dict[str, Any]] = {
+    **_FEW,
+    "training": {"steps": 5, "batch_size": 128, "learning_rate": 1.0, "momentum": 0.0},
+}
+FEW_PRIVATE: dict[str, dict[str, Any]] = {
+    **_FEW,
+    "training": {"steps": 5, "batch_size": 128, "learning_rate": 2.0, "momentum": 0.0},
+    "privacy": {"mode": "rigorous", "delta": 1e-5, "planned_steps": 100},
+}
+"""The digits are few: noise leaves room for a linear model and a hundred steps. Chosen on validation samples."""
 
 
 def data(options: Options) -> str:
@@ -30,8 +41,8 @@ def data(options: Options) -> str:
 
 def _learning(options: Options, name: str, sections: dict[str, dict[str, Any]], *, private: bool) -> list[Cell]:
     size: dict[str, Any] = {"train": 55_000, "rounds": 8} if private else {"train": 12_000, "rounds": 12}
-    if options.quick:
-        size = {"train": 1_200, "rounds": 4, "devices": 4}
+    if data(options) == DIGITS:
+        size = {"train": 1_200, "rounds": 6 if private else 4, "devices": 4, "linear": private}
     settings = msgspec.to_builtins(LearningTrial(sections=sections, private=private, **size))
     return [
         Cell(work=LEARNING, dataset=data(options), system=name, seed=seed, settings=settings) for seed in options.seeds
@@ -40,10 +51,12 @@ def _learning(options: Options, name: str, sections: dict[str, dict[str, Any]], 
 
 def rigorous(options: Options, epsilon: float | None) -> list[Cell]:
     """Record-level DP-SGD with this budget; None without any."""
+    small = data(options) == DIGITS
     if epsilon is None:
-        return _learning(options, "eps-inf", OPEN.sections, private=True)
-    budget = {"privacy": {**PRIVATE.sections["privacy"], "epsilon": epsilon}}
-    return _learning(options, f"eps-{epsilon:g}", {**PRIVATE.sections, **budget}, private=True)
+        return _learning(options, "eps-inf", FEW_OPEN if small else OPEN.sections, private=True)
+    sections = FEW_PRIVATE if small else PRIVATE.sections
+    budget = {"privacy": {**sections["privacy"], "epsilon": epsilon}}
+    return _learning(options, f"eps-{epsilon:g}", {**sections, **budget}, private=True)
 
 
 def as_written(options: Options, epsilon: float | None) -> list[Cell]:

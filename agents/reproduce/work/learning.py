@@ -20,6 +20,8 @@ class LearningTrial(msgspec.Struct, frozen=True, kw_only=True):
     sections: dict[str, dict[str, Any]] = {}
     attack: str = "none"
     private: bool = False
+    linear: bool = False
+    """No hidden layer."""
     devices: int = 16
     train: int = 12_000
     rounds: int = 12
@@ -39,5 +41,7 @@ def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
     )
     tell(0.05, cell.system)
     corpus = load_corpus(None if cell.dataset == "digits" else data, trial.train)
-    case = Case(cell.system, trial.sections, attack=trial.attack, private=trial.private)
+    case = Case(
+        cell.system, trial.sections, attack=trial.attack, private=trial.private, widths=() if trial.linear else None
+    )
     return asdict(Laboratory(corpus, scale).run(case, cell.seed))

@@ -12,6 +12,7 @@ import msgspec
 from ofl_iot.errors import DecodeError
 from ofl_iot.protocol.messages import (
     MESSAGES_ON,
+    Books,
     Contribution,
     KeyOne,
     KeyOpen,
@@ -31,8 +32,8 @@ _PREFIX = bytes([0x92, VERSION])  # a msgpack array of two, its first item the v
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGES_ON.items()}
 
-Body: TypeAlias = Contribution | KeyOpen | KeyOne | ServerDecAsk | ServerDecAnswer | PartDecAsk
-B = TypeVar("B", Contribution, KeyOpen, KeyOne, ServerDecAsk, ServerDecAnswer, PartDecAsk)
+Body: TypeAlias = Contribution | KeyOpen | KeyOne | ServerDecAsk | ServerDecAnswer | PartDecAsk | Books
+B = TypeVar("B", Contribution, KeyOpen, KeyOne, ServerDecAsk, ServerDecAnswer, PartDecAsk, Books)
 _bodies: dict[type, msgspec.msgpack.Decoder[Any]] = {each: msgspec.msgpack.Decoder(each) for each in get_args(Body)}
 
 

@@ -217,6 +217,17 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, tag="manifest"):
     term: Count = 0
     """The highest term that the coordinator has given: who stands in a lower one yields."""
     incarnation: Incarnation = b""
+    books: bytes = b""
+    """Digest of the books that belong to this model, for a coordinator that takes over; b"" from who kept none."""
+
+
+class Books(msgspec.Struct, frozen=True, array_like=True, tag="books"):
+    """What the global model holds, beside its values."""
+
+    completed: Count
+    """Rounds closed."""
+    settled: dict[Id, SeqSet]
+    """The chunks in it, by device."""
 
 
 class KeyMember(msgspec.Struct, frozen=True, array_like=True):
@@ -317,4 +328,5 @@ MESSAGES_ON: dict[Kind, type[Message]] = {
     Kind.SERVERDEC: Part | PartReceipt,  # type: ignore[dict-item]
     Kind.MANIFEST: Manifest,
     Kind.GLOBAL_PART: Part,
+    Kind.BOOKS: Part,
 }

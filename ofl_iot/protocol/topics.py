@@ -52,9 +52,11 @@ class Kind(enum.Enum):
     """coordinator → leaders, retained, published after the model's parts"""
     GLOBAL_PART = "global/chunk/{index}"
     """coordinator → leaders, retained"""
+    BOOKS = "global/books/{index}"
+    """coordinator → whoever takes over from it, retained: which chunks the model holds"""
 
 
-_FROM_COORDINATOR = {Kind.ASSIGNMENT, Kind.ROUND_OPEN, Kind.DECRYPT, Kind.MANIFEST, Kind.GLOBAL_PART}
+_FROM_COORDINATOR = {Kind.ASSIGNMENT, Kind.ROUND_OPEN, Kind.DECRYPT, Kind.MANIFEST, Kind.GLOBAL_PART, Kind.BOOKS}
 _WITH = {
     COORDINATOR: {Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC},
     DECRYPTOR: {Kind.ECHO, Kind.RECEIPT, Kind.SERVERDEC},

@@ -13,10 +13,20 @@ from dataclasses import dataclass, field
 from ofl_iot.errors import RefusedError
 from ofl_iot.fleet.assignment import FleetPlan, FleetSettings, leaders
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import Manifest, Part, PartReceipt, Status
+from ofl_iot.protocol.messages import Books, Manifest, Part, PartReceipt, Status
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import CancelTimer, Command, EvaluateModel, Persist, Publish, SetTimer, Subscribe, tell
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    EvaluateModel,
+    Persist,
+    Publish,
+    SetTimer,
+    Subscribe,
+    Unsubscribe,
+    tell,
+)
 from ofl_iot.roles.entrusted import answers_of
 from ofl_iot.roles.events import (
     Arrived,
@@ -35,13 +45,16 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.fence import Fence, Verdict
 from ofl_iot.roles.global_model import GlobalModel
+from ofl_iot.roles.inheritance import Inheritance
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.roster import Roster
 from ofl_iot.roles.rounds import OPEN, RoundCounter, Rounds
 from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Stored
 
-_GATHER, _GRACE = "coordinator.gather", "coordinator.grace."
+_GATHER, _GRACE, _INHERIT = "coordinator.gather", "coordinator.grace.", "coordinator.inherit"
+_INHERIT_S = 10.0
+"""How long a coordinator that takes over waits for the rest of what the other left."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,12 @@ class CoordinatorMachine:
         self._server = rules.protection.server
         self._fence = fence or Fence(b"", take_over=False)
         self.roster = Roster(rules.planning, rules.training)
-        self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term)
+        self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term, self._books)
         self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
         self._proposal: FleetPlan | None = None
         """The plan of the next term while its leaders make their key."""
+        self._inheritance: Inheritance | None = None
+        """What another coordinator left, while it is read."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
@@ -152,7 +167,11 @@ class CoordinatorMachine:
             yield Subscribe(kind)
         yield answers_of(self._server)
         yield Subscribe(Kind.KEYS, receiver=COORDINATOR)
-        if self.roster.plan and not self.finished:
+        if self._fence.taking_over:
+            self._inheritance = Inheritance(self._model.digest, len(self.model))
+            for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
+                yield Subscribe(kind)
+        elif self.roster.plan and not self.finished:
             yield from self._rounds.resume(now)
 
     def _republish(self, now: float) -> Iterator[Command]:
@@ -162,6 +181,9 @@ class CoordinatorMachine:
         there is read before it is overwritten.
         """
         yield Subscribe(Kind.MANIFEST)
+        if self._inheritance:
+            yield SetTimer(_INHERIT, now + _INHERIT_S)
+            return
         if self.roster.plan:
             yield from self._model.publish()
             yield from self._publish_assignments(self.roster.devices)
@@ -169,21 +191,62 @@ class CoordinatorMachine:
 
     def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
         """A manifest is out, ours or of another coordinator."""
-        verdict = self._fence.judge(manifest, self._model.manifest, begun=self.roster.plan is not None)
+        begun = self.roster.plan is not None and self._inheritance is None
+        verdict = self._fence.judge(manifest, self._model.manifest, begun=begun)
         if verdict is Verdict.BELOW:
             yield tell("another coordinator", "warning", term=manifest.term, round_no=manifest.round_no)
             yield from self._republish(now)
         elif verdict is Verdict.TAKE_OVER:
             yield tell("taking over", "warning", term=manifest.term, round_no=manifest.round_no)
             self.roster.heed_term(manifest.term + 1)
-            if self.roster.plan:
+            if self._inheritance:
+                self._inheritance.take_manifest(manifest)
+                yield CancelTimer(_GATHER)
+                yield SetTimer(_INHERIT, now + _INHERIT_S)
+                yield from self._inherit(now)
+            elif self.roster.plan:
                 self._rounds.recluster_soon()
                 yield Persist(tuple(self.roster.stored()))
                 yield from self._republish(now)
 
+    def _inherit(self, now: float) -> Iterator[Command]:
+        """Go on from the other's model and books; until the fleet has gathered, a later version may still come."""
+        legacy = self._inheritance.complete() if self._inheritance else None
+        if legacy is None:
+            return
+        ops = [*self._model.inherit(legacy), *self.roster.inherit(legacy.books.settled)]
+        ops.extend(self._rounds.inherit(legacy.manifest.round_no, legacy.books.completed))
+        yield Persist(tuple(ops))
+        yield tell("model and books taken over", round_no=legacy.manifest.round_no, devices=len(legacy.books.settled))
+        yield CancelTimer(_INHERIT)
+        yield SetTimer(_GATHER, now + self._fleet.gather_s)
+
+    def _nothing_inherited(self, now: float) -> Iterator[Command]:
+        if self._inheritance:
+            left = "nothing" if self._inheritance.manifest is None else "a model that is not complete"
+            yield tell("no model to take over", "warning", reason=f"the broker holds {left}: going on from our own")
+            yield from self._end_of_reading()
+            if self.roster.plan:
+                self._rounds.recluster_soon()
+                yield from self._rounds.resume(now)
+                yield from self._republish(now)
+            else:
+                yield SetTimer(_GATHER, now + self._fleet.gather_s)
+
+    def _end_of_reading(self) -> Iterator[Command]:
+        self._inheritance = None
+        yield CancelTimer(_INHERIT)
+        for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
+            yield Unsubscribe(kind)
+
+    def _books(self) -> Books:
+        return Books(self.counter.completed, self.roster.settled)
+
     def _timer(self, name: str, now: float) -> Iterator[Command]:
         if name == _GATHER:
             yield from self._begin(now)
+        elif name == _INHERIT:
+            yield from self._nothing_inherited(now)
         elif name.startswith(_GRACE):
             yield from self._grace_over(DeviceId(name.removeprefix(_GRACE)), now)
         else:
@@ -191,8 +254,10 @@ class CoordinatorMachine:
 
     def _begin(self, now: float) -> Iterator[Command]:
         """Form the first clusters when enough devices are online."""
-        if self.roster.plan:
+        if self.roster.plan or self.finished:
             return
+        if self._inheritance:
+            yield from self._end_of_reading()
         if len(self.roster.online) < self._fleet.min_devices:
             yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
             return
@@ -277,6 +342,10 @@ class CoordinatorMachine:
             self.roster.reported(sender, message)
         elif isinstance(message, Manifest):
             yield from self._manifested(message, now)
+        elif isinstance(message, Part) and event.topic.kind in (Kind.GLOBAL_PART, Kind.BOOKS):
+            if self._inheritance:
+                self._inheritance.take_part(event.topic.kind, message)
+                yield from self._inherit(now)
         elif isinstance(message, Part | PartReceipt):
             yield from self._rounds.receive(event.topic.kind, sender, message, now)
         else:
@@ -290,6 +359,8 @@ class CoordinatorMachine:
             yield Persist(tuple(ops))
         if self.roster.heed_term(status.term) and self.roster.plan:
             self._rounds.recluster_soon()
+        if self._inheritance:
+            return
         if not status.online:
             if self.roster.leads(device):
                 yield SetTimer(_GRACE + device, now + self._fleet.leader_grace_s)

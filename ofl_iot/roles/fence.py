@@ -38,6 +38,11 @@ class Fence:
         self.incarnation = newborn
         self._take_over = take_over
 
+    @property
+    def taking_over(self) -> bool:
+        """Whether this coordinator follows another one and has not claimed a term yet."""
+        return self._take_over
+
     def restore(self, stored: Stored) -> list[StoreOp]:
         """Be who an earlier process was; at the first start, what makes this identity durable."""
         rows = stored.get(TABLE, {})

@@ -9,11 +9,13 @@ import numpy as np
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR
-from ofl_iot.protocol.messages import Inclusion, Manifest
+from ofl_iot.protocol.codec import encode_body
+from ofl_iot.protocol.messages import Books, Inclusion, Manifest
 from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish
 from ofl_iot.roles.events import Vector
+from ofl_iot.roles.inheritance import Legacy
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
 TABLE = "coordinator.model"
@@ -23,11 +25,18 @@ _STAGE = "global"
 class GlobalModel:
     """One vector, versioned by the round that made it."""
 
-    def __init__(self, digest: bytes, initial: Vector, highest_term: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        digest: bytes,
+        initial: Vector,
+        highest_term: Callable[[], int] = lambda: 0,
+        books: Callable[[], Books] = lambda: Books(0, {}),
+    ) -> None:
         self.digest = digest
         self.incarnation = b""
         """Of the coordinator; with it and the highest term it signs its manifests."""
         self._highest_term = highest_term
+        self._books = books
         self.values: Vector = initial.astype(np.float32)
         self._manifest = self._describe(0, (), final=False)
 
@@ -39,7 +48,7 @@ class GlobalModel:
     @property
     def manifest(self) -> Manifest:
         """What is published about the present version."""
-        return msgspec.structs.replace(self._manifest, term=self._highest_term(), incarnation=self.incarnation)
+        return self._signed(encode_body(self._books()))
 
     def restore(self, stored: Stored) -> bool:
         """Take up a stored version; False when there is none."""
@@ -71,6 +80,12 @@ class GlobalModel:
         kept = tuple(each for leader, each in sorted(latest.items()) if in_office(leader))
         self._manifest = self._describe(round_no, kept, final=final)
 
+    def inherit(self, legacy: Legacy) -> tuple[StoreOp, ...]:
+        """Go on from the model of a coordinator before this one; its leaders get new terms, so none is included."""
+        self.values = legacy.values
+        self._manifest = self._describe(legacy.manifest.round_no, (), final=legacy.manifest.final)
+        return self.stored()
+
     def conclude(self) -> None:
         """There will be no other version."""
         self._manifest = msgspec.structs.replace(self._manifest, final=True)
@@ -79,13 +94,21 @@ class GlobalModel:
         """The parts first, the manifest last: who has read the manifest finds all parts."""
         for part in split_body(self._body(), 0, self._manifest.round_no, _STAGE):
             yield Publish(Topic(Kind.GLOBAL_PART, COORDINATOR, index=part.part), part, retain=True)
-        yield Publish(Topic(Kind.MANIFEST, COORDINATOR), self.manifest, retain=True)
+        books = encode_body(self._books())
+        for part in split_body(books, 0, self._manifest.round_no, _STAGE):
+            yield Publish(Topic(Kind.BOOKS, COORDINATOR, index=part.part), part, retain=True)
+        yield Publish(Topic(Kind.MANIFEST, COORDINATOR), self._signed(books), retain=True)
 
     def stored(self) -> tuple[StoreOp, ...]:
         """What must survive a restart."""
         return (
             Put(TABLE, "values", self.values.tobytes()),
             Put(TABLE, "manifest", msgspec.msgpack.encode(self._manifest)),
+        )
+
+    def _signed(self, books: bytes) -> Manifest:
+        return msgspec.structs.replace(
+            self._manifest, term=self._highest_term(), incarnation=self.incarnation, books=digest_of(books)
         )
 
     def _describe(self, round_no: int, included: tuple[Inclusion, ...], *, final: bool) -> Manifest:

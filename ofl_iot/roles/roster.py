@@ -27,7 +27,7 @@ from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.observation import ContactWindow
 from ofl_iot.roles.rules import TrainingRules
-from ofl_iot.roles.storage import Put, Stored, StoreOp
+from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
 STATE, SETTLED, DEVICES = "coordinator.fleet", "coordinator.settled", "coordinator.devices"
 KNOWN = "coordinator.known"
@@ -88,6 +88,8 @@ class Roster:
         """The plan as the last clustering made it: turnover counts from there."""
         self._seats = Seats(0, {}, {})
         self._clusters: Mapping[DeviceId, ClusterPlan] = {}
+        self._unmet: dict[DeviceId, SeqSet] = {}
+        """Settled chunks of devices that have not announced themselves to this coordinator."""
 
     def restore(self, stored: Stored, now: float) -> None:
         """Take up the books of an earlier process; who is online will be seen."""
@@ -101,6 +103,9 @@ class Roster:
                 knowledge = msgspec.msgpack.decode(known[device], type=Knowledge)
                 record.telemetry, record.evidence = knowledge.telemetry, knowledge.evidence
             self.devices[DeviceId(str(device))] = record
+        for device, seqs in settled.items():
+            if device not in self.devices:
+                self._unmet[DeviceId(str(device))] = msgspec.msgpack.decode(seqs, type=SeqSet)
         rows = stored.get(STATE, {})
         if "seats" in rows:
             self._seats = msgspec.msgpack.decode(rows["seats"], type=Seats)
@@ -114,7 +119,9 @@ class Roster:
         """A device announced itself or went."""
         known = self.devices.get(device)
         if known is None:
-            self.devices[device] = DeviceRecord(status, status.online, now, ContactWindow.open(now))
+            record = DeviceRecord(status, status.online, now, ContactWindow.open(now))
+            record.settled = self._unmet.pop(device, record.settled)
+            self.devices[device] = record
             return [Put(DEVICES, device, msgspec.msgpack.encode(status))]
         if not status.sealing_key:  # a last will was written before the key was made
             key, certificate = known.status.sealing_key, known.status.certificate
@@ -125,6 +132,23 @@ class Roster:
             known.since = now
         known.status, known.online = status, status.online
         return [Put(DEVICES, device, msgspec.msgpack.encode(status))] if shown != before else []
+
+    @property
+    def settled(self) -> dict[str, SeqSet]:
+        """All chunks that the global model holds, by device."""
+        known = {device: record.settled for device, record in self.devices.items()}
+        return {device: seqs for device, seqs in sorted({**known, **self._unmet}.items()) if seqs != SeqSet()}
+
+    def inherit(self, settled: Mapping[str, SeqSet]) -> list[StoreOp]:
+        """Take up the books of a coordinator before this one; clusters of our own are of the past."""
+        for device, record in self.devices.items():
+            record.settled = settled.get(device, SeqSet())
+        self._unmet = {DeviceId(device): seqs for device, seqs in settled.items() if device not in self.devices}
+        self.plan = self._clustered = None
+        self._clusters = {}
+        self._seats = Seats(self._seats.term, {}, {})
+        books = (Put(SETTLED, device, msgspec.msgpack.encode(seqs)) for device, seqs in settled.items())
+        return [DeleteTable(SETTLED), Delete(STATE, "plan"), Delete(STATE, "clustered"), *books, self._stored_seats()]
 
     def reported(self, device: DeviceId, telemetry: Telemetry) -> None:
         """A device told of its resources."""

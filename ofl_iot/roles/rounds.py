@@ -109,6 +109,11 @@ class Rounds:
         else:
             yield SetTimer(OPEN, now + self._rules.interval_s)
 
+    def inherit(self, round_no: int, completed: int) -> tuple[StoreOp, ...]:
+        """Count on from where another coordinator stood."""
+        self.counter = RoundCounter(closed=round_no, opened=round_no, completed=completed)
+        return self._stored()
+
     def say_again(self, now: float) -> Iterator[Command]:
         """The link is back: the open round and everything unconfirmed is said again."""
         yield from self._remind(now)

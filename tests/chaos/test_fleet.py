@@ -12,6 +12,7 @@ from ofl_iot.protocol.messages import Blocks
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command
+from ofl_iot.roles.coordinator import CoordinatorMachine
 from ofl_iot.roles.events import Arrived, Event
 from ofl_iot.roles.rules import DownloadRules, FleetRules, RoundRules, TrainingRules
 from ofl_iot.runtime.virtual import Party
@@ -223,6 +224,26 @@ def test_one_that_takes_over_begins_a_new_term_and_the_old_one_cannot_come_back(
         fleet.world.run(lambda: False, limit_s=fleet.world.now + 30.0)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_when_the_coordinators_disk_is_lost_its_heir_goes_on_from_its_model_and_its_books(seed: int) -> None:
+    fleet = ChurningFleet(seed=seed, faults=QUIET)
+    reach(fleet, 3)
+    fleet.world.run(lambda: False, limit_s=fleet.world.now + seed / 4)
+    assert fleet.coordinator is not None
+    before = fleet.coordinator.counter.completed
+    fleet.world.crash(fleet.world.parties[COORDINATOR], for_s=1e9)
+    heir = second(fleet, take_over=True)
+    assert fleet.world.run(lambda: fleet.world.told["model and books taken over"] == 1, limit_s=fleet.world.now + 20)
+    assert isinstance(heir.machine, CoordinatorMachine)
+    assert before - 1 <= heir.machine.counter.completed <= before, "the last model may have been under way"
+    fleet.world.parties.pop(COORDINATOR)
+    fleet.coordinator = heir.machine
+    reach(fleet, before + 3)
+    assert fleet.settle(limit_s=200.0)
+    check_books(fleet)
+    assert fleet.coordinator.doubled_chunks == 0
+
+
 def test_the_running_one_stops_when_another_takes_over() -> None:
     fleet = ChurningFleet(seed=7, faults=QUIET)
     reach(fleet, 3)
@@ -231,5 +252,5 @@ def test_the_running_one_stops_when_another_takes_over() -> None:
         fleet.world.run(lambda: False, limit_s=fleet.world.now + 60.0)
     fleet.world.crash(fleet.world.parties[COORDINATOR], for_s=1e9)
     fleet.coordinator = heir.machine  # type: ignore[assignment]
-    reach(fleet, 3)
+    reach(fleet, fleet.completed + 3)
     assert fleet.everyone_is_where_it_belongs()

@@ -95,6 +95,8 @@ def drawn(schema: inspect.Type) -> st.SearchStrategy[Any]:
         return st.one_of(*map(drawn, schema.types))
     if isinstance(schema, inspect.VarTupleType):
         return st.lists(drawn(schema.item_type), max_size=4).map(tuple)
+    if isinstance(schema, inspect.DictType):
+        return st.dictionaries(drawn(schema.key_type), drawn(schema.value_type), max_size=3)
     return st.booleans() if isinstance(schema, inspect.BoolType) else _plain(schema)
 
 

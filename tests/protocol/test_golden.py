@@ -13,6 +13,7 @@ from ofl_iot.protocol.messages import (
     Assignment,
     Block,
     Blocks,
+    Books,
     Contribution,
     Echo,
     Inclusion,
@@ -132,8 +133,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.MANIFEST,
         Manifest(12, MODEL, 1000, bytes(range(16)), (Inclusion("truck-1", 12, bytes(16)),), term=3, incarnation=b"one"),
         (
-            "920199a86d616e69666573740cc4080102030405060708cd03e8c410000102030405060708090a0b0c0d0e0f91"
-            "93a7747275636b2d310cc41000000000000000000000000000000000c203c4036f6e65"
+            "92019aa86d616e69666573740cc4080102030405060708cd03e8c410000102030405060708090a0b0c0d0e0f91"
+            "93a7747275636b2d310cc41000000000000000000000000000000000c203c4036f6e65c400"
         ),
     ),
 }
@@ -178,6 +179,7 @@ BODIES: dict[str, tuple[Body, str]] = {
         PartDecAsk(bytes(range(16)), b"request"),
         "920193aa7061727464656361736bc410000102030405060708090a0b0c0d0e0fc40772657175657374",
     ),
+    "books": (Books(7, {"truck-2": SeqSet(5, (8, 9))}), "920193a5626f6f6b730781a7747275636b2d329205920809"),
     "key one": (KeyOne(b"contribution", b"relin"), "920193a66b65796f6e65c40c636f6e747269627574696f6ec40572656c696e"),
 }
 

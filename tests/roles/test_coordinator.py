@@ -173,7 +173,7 @@ def test_the_federation_begins_when_enough_devices_are_there() -> None:
     commands = office.give(TimerFired("coordinator.gather"))
     assert kinds(commands) == [
         "Persist", "Persist", "Tell", "Publish ASSIGNMENT", "Publish ASSIGNMENT",
-        "Publish GLOBAL_PART", "Publish MANIFEST", "SetTimer",
+        "Publish GLOBAL_PART", "Publish BOOKS", "Publish MANIFEST", "SetTimer",
     ]  # fmt: skip
     assert all(c.retain for c in commands if isinstance(c, Publish)), "and the manifest comes last"
     messages = published(commands, Kind.ASSIGNMENT)
@@ -287,7 +287,9 @@ def test_the_books_and_the_model_are_one_transaction_before_the_model_is_publish
     office.open_round()
     office.contribute(leader, {A: (1, 2), B: (1,)})
     commands = office.aggregated(leader, value=2.5)
-    assert kinds(commands)[:5] == ["Persist", "Tell", "Publish GLOBAL_PART", "Publish MANIFEST", "Compute"]
+    assert kinds(commands)[:6] == [
+        "Persist", "Tell", "Publish GLOBAL_PART", "Publish BOOKS", "Publish MANIFEST", "Compute",
+    ]  # fmt: skip
     assert jobs(commands, EvaluateModel)[0].round_no == 1
     (manifest,) = published(commands, Kind.MANIFEST)
     assert isinstance(manifest, Manifest)
@@ -588,7 +590,8 @@ def test_a_link_that_returns_brings_everything_that_must_be_known_again() -> Non
     office.open_round()
     commands = office.give(LinkUp())
     assert [kind for kind in kinds(commands) if kind.startswith("Publish")] == [
-        "Publish GLOBAL_PART", "Publish MANIFEST", "Publish ASSIGNMENT", "Publish ASSIGNMENT", "Publish ROUND_OPEN",
+        "Publish GLOBAL_PART", "Publish BOOKS", "Publish MANIFEST",
+        "Publish ASSIGNMENT", "Publish ASSIGNMENT", "Publish ROUND_OPEN",
     ]  # fmt: skip
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ofl_iot.crypto.entropy import Entropy, SeededEntropy, SystemEntropy
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
-from ofl_iot.identity.enrolment import SealingTrust
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId, federation_id
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
@@ -31,6 +31,9 @@ from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.toolbox import CoordinatorToolbox, DecryptorToolbox, DeviceToolbox
 from ofl_iot.transport.identity import IdentityFolder
 from ofl_iot.workloads.base import Workload
+
+if TYPE_CHECKING:
+    from ofl_iot.identity.enrolment import SealingTrust
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,7 @@ class Parties:
             merging = WeightedMerging(settings.merge, salt)
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
 
-        trust = SealingTrust(identity.load, identity.clock) if identity is not None else None
-        crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name), trust)
+        crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name), _trust_of(identity))
         rules, density = settings.device_rules(), settings.upload.density
         toolbox = DeviceToolbox(workload, rules, crypto, rng, density, open_ledger=self._open_ledger)
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
@@ -135,3 +137,12 @@ class Parties:
         if self._seed is None:
             return SystemEntropy()
         return SeededEntropy(zlib.crc32(name.encode(), self._seed & 0xFFFFFFFF) + (self._seed << 32))
+
+
+def _trust_of(identity: IdentityFolder | None) -> SealingTrust | None:
+    """How an enrolled device judges the sealing keys of others."""
+    if identity is None:
+        return None
+    from ofl_iot.identity.enrolment import SealingTrust
+
+    return SealingTrust(identity.load, identity.clock)

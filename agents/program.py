@@ -10,11 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agents.cli import add_settings_options, environment, overrides_of
-from agents.enrolment.renewal import Renewal
 from ofl_iot.errors import ConfigError
-from ofl_iot.identity.enrolment import Enrolment
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.events import Event
@@ -29,6 +28,9 @@ from ofl_iot.runtime.toolbox import Pace, Toolbox
 from ofl_iot.runtime.wire import Wire
 from ofl_iot.transport.identity import IdentityFolder
 from ofl_iot.transport.mqtt import MqttLink, Will
+
+if TYPE_CHECKING:
+    from ofl_iot.identity.enrolment import Enrolment
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -122,6 +124,7 @@ def _look_after(process: PartyProcess, party: LiveParty) -> asyncio.Task[None] |
     held = process.identity
     if held is None:
         return None
+    from agents.enrolment.renewal import Renewal
 
     def tell(enrolment: Enrolment) -> None:
         if (event := process.enrolled(enrolment)) is not None:

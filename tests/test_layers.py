@@ -195,5 +195,11 @@ def test_a_device_agent_stays_light(command: str) -> None:
     assert not loaded & {"scipy", "sklearn", "numba", "torch", "dp_accounting", "rich", "matplotlib", "amqtt"}
 
 
+@pytest.mark.parametrize("command", ["agent", "coordinator", "decryptor"])
+def test_certificates_are_loaded_by_those_alone_who_have_one(command: str) -> None:
+    code = f"import agents.commands.{command}, sys; assert 'cryptography.x509' not in sys.modules"
+    assert "agents" in loaded_by(code)
+
+
 def test_the_command_itself_starts_without_numpy() -> None:
     assert not loaded_by("import agents.cli") & {"numpy", "msgspec", "paho"}

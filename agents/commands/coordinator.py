@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from agents import program
-from agents.enrolment.renewal import identity_of
+from agents.enrolment.holder import identity_of
 from agents.parties import Parties
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.roles.coordinator import CoordinatorMachine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from agents import program
-from agents.enrolment.renewal import identity_of
+from agents.enrolment.holder import identity_of
 from agents.parties import Parties
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import DECRYPTOR

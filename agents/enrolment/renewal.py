@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from agents.enrolment.client import fetch_crl, renew, server_of
@@ -13,8 +12,6 @@ from ofl_iot.errors import ConfigError, OflError
 from ofl_iot.identity.certificates import DAY_S, Validity
 from ofl_iot.identity.dates import shown
 from ofl_iot.identity.enrolment import Enrolment
-from ofl_iot.ids import DeviceId
-from ofl_iot.runtime.settings import Settings
 from ofl_iot.transport.identity import IdentityFolder
 
 log = logging.getLogger(__name__)
@@ -22,22 +19,6 @@ T = TypeVar("T")
 
 LOOK_S = 3600.0
 """Between two looks at the certificate: clocks are set, and devices sleep."""
-
-
-def identity_of(settings: Settings, name: DeviceId) -> IdentityFolder | None:
-    """The folder that `mqtt.identity` names, if it is this party's in this federation; ConfigError otherwise."""
-    if settings.mqtt.identity is None:
-        return None
-    held = IdentityFolder(Path(settings.mqtt.identity))
-    bearer = held.load().credential.bearer
-    if bearer.name != name:
-        raise ConfigError(f"the identity in {held.path} is of {bearer.name}, not of {name}: name that one's own folder")
-    if bearer.federation != settings.federation.id:
-        raise ConfigError(
-            f"the identity in {held.path} is of the federation {bearer.federation}, and federation.id is "
-            f"{settings.federation.id}: correct one of them"
-        )
-    return held
 
 
 def next_look_s(validity: Validity, now: float) -> float:

@@ -57,6 +57,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 5
     """OFL: inter-cluster rounds in the whole run. Each costs every leader a ciphertext of its whole model."""
     gamma_down: float = 0.1
+    share: float = 1.0
+    """Of the budget, where more steps only overfit."""
     options: dict[str, Any] = {}
 
 
@@ -69,9 +71,9 @@ QUICK_OFL_ROUNDS = 3
 
 _OFL = {"leader": {"block_size": 1024}, "merge": {"gate": False}}
 """Blocks of 4 KiB cost fewer bytes of versions; nobody is malicious here, and the paper's leaders have no gate."""
-_OFL_IMAGES = Choice(steps=20, learning_rate=0.05, momentum=0.9, rounds=3, options=_OFL)
+_OFL_IMAGES = Choice(steps=20, learning_rate=0.03, momentum=0.9, rounds=3, options=_OFL)
 _OFL_GRAPHS = Choice(steps=5, learning_rate=0.05, momentum=0.9, rounds=5, gamma_down=0.2, options=_OFL)
-_GRAPHS = Choice(steps=10, learning_rate=0.05, momentum=0.9)
+_GRAPHS = Choice(steps=20, learning_rate=0.03, momentum=0.9, share=0.5)
 
 CHOSEN: dict[str, Choice] = {
     "digits": Choice(learning_rate=0.3, momentum=0.0),
@@ -100,7 +102,8 @@ def budget_for(dataset: str, *, quick: bool = False) -> Budget:
 
 def plan_of(choice: Choice, system: str, budget: Budget) -> Plan:
     """Rounds, and for OFL the time between them, such that the budget is used up."""
-    rounds = choice.rounds if system == "ofl" else max(1, budget.steps // choice.steps)
+    steps = round(choice.share * budget.steps)
+    rounds = choice.rounds if system == "ofl" else max(1, steps // choice.steps)
     plan = Plan(
         rounds=rounds,
         steps=choice.steps,
@@ -111,7 +114,7 @@ def plan_of(choice: Choice, system: str, budget: Budget) -> Plan:
         eval_every=max(1, rounds // budget.models),
         options=choice.options,
     )
-    return msgspec.structs.replace(plan, round_s=budget.steps * plan.step_s * _SLOWNESS / rounds)
+    return msgspec.structs.replace(plan, round_s=steps * plan.step_s * _SLOWNESS / rounds)
 
 
 _SLOWNESS = statistics.mean(1 / kind.relative_speed for kind in DEVICE_TYPES.values())

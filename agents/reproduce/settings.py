@@ -79,6 +79,7 @@ CHOSEN: dict[str, Choice] = {
     "digits": Choice(learning_rate=0.3, momentum=0.0),
     **dict.fromkeys(IMAGES, Choice(steps=20)),
     **{f"{name}/ofl": _OFL_IMAGES for name in IMAGES},
+    "svhn/ofl": msgspec.structs.replace(_OFL_IMAGES, steps=10, gamma_down=0.2, rounds=4),
     **dict.fromkeys(GRAPHS, _GRAPHS),
     **{f"{name}/ofl": _OFL_GRAPHS for name in GRAPHS},
 }

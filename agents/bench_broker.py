@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agents.broker_processes import RunningBroker, mosquitto, nats
 from ofl_iot.errors import TransportError
@@ -43,6 +43,7 @@ class Candidate:
 
     sizes: tuple[int, ...]
     open: Callable[[Path, Sequence[DeviceId]], AbstractAsyncContextManager[RunningBroker]]
+    qos: Literal[0, 1] = 1
 
 
 BASE = "mosquitto"
@@ -51,6 +52,7 @@ BROKERS = {
     "mosquitto with TLS": Candidate((200, 1000), lambda folder, names: mosquitto(folder, FEDERATION, names, tls=True)),
     "nats": Candidate((50,), lambda folder, _: nats(folder, FEDERATION, 1)),
     "nats, 3 nodes": Candidate((50,), lambda folder, _: nats(folder, FEDERATION, 3)),
+    "nats, 3 nodes, QoS 0": Candidate((50, 200, 1000), lambda folder, _: nats(folder, FEDERATION, 3), qos=0),
 }
 
 
@@ -62,7 +64,7 @@ def run(
     figures: dict[str, dict[str, Figures]] = {}
     for name in brokers:
         for size in QUICK_SIZES if quick else BROKERS[name].sizes:
-            measured = asyncio.run(_measure(size, scale, BROKERS[name].open))
+            measured = asyncio.run(_measure(size, scale, BROKERS[name]))
             base = figures.get(BASE, {}).get(str(size), {}).get("chunk_cpu_us", 0.0)
             if base > 0 and name != BASE:  # the system counts in ticks of 10 ms; a short run may take none
                 measured["chunk_cpu_to_mosquitto"] = measured["chunk_cpu_us"] / base
@@ -107,12 +109,12 @@ class Fleet:
         )
 
 
-async def _measure(size: int, scale: float, open_broker: Any) -> Figures:
+async def _measure(size: int, scale: float, candidate: Candidate) -> Figures:
     names = [DeviceId(f"device-{number}") for number in range(size)]
     with tempfile.TemporaryDirectory(prefix="ofl-bench-") as folder:
-        async with open_broker(Path(folder), [*names, COORDINATOR]) as broker:
+        async with candidate.open(Path(folder), [*names, COORDINATOR]) as broker:
             idle_bytes, idle_cpu_s = broker.rss_bytes(), broker.cpu_s()
-            async with _connected(broker, names) as fleet:
+            async with _connected(broker, names, candidate.qos) as fleet:
                 figures = {
                     "rss_mib": broker.rss_bytes() / 2**20,
                     "rss_a_client_kib": (broker.rss_bytes() - idle_bytes) / (size + 1) / 1024,
@@ -128,14 +130,14 @@ async def _measure(size: int, scale: float, open_broker: Any) -> Figures:
 
 
 @asynccontextmanager
-async def _connected(broker: RunningBroker, names: Sequence[DeviceId]) -> AsyncIterator[Fleet]:
+async def _connected(broker: RunningBroker, names: Sequence[DeviceId], qos: Literal[0, 1]) -> AsyncIterator[Fleet]:
     """All parties, subscribed as in a federation: five patterns a device, two more a leader."""
 
     def link(name: DeviceId, number: int) -> MqttLink:
         first = number % len(broker.hosts)
         hosts = broker.hosts[first:] + broker.hosts[:first]
         tls = broker.tls[name] if broker.tls else None
-        return MqttLink(MqttSettings(hosts=hosts, tls=tls, connect_timeout_s=60.0, keepalive_s=600), name)
+        return MqttLink(MqttSettings(hosts=hosts, tls=tls, qos=qos, connect_timeout_s=60.0, keepalive_s=600), name)
 
     fleet = Fleet(broker, {name: link(name, i) for i, name in enumerate(names)}, link(COORDINATOR, 0))
     topics = fleet.topics

@@ -171,5 +171,5 @@ def _next_steps(wanted: NatsProfile, folder: Path) -> tuple[str, ...]:
     if wanted.tls:
         steps.append(f"after new devices replace node-N/{ACCESS} and send SIGHUP to each node")
     hosts = ", ".join(f'"{each}"' for each in addresses)
-    steps.append(f"point the parties at all of them: mqtt.hosts = [{hosts}]")
+    steps.append(f"point the parties at all of them: mqtt.hosts = [{hosts}], mqtt.spread = true, mqtt.qos = 0")
     return tuple(steps)

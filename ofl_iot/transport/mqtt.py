@@ -114,7 +114,8 @@ class MqttLink:
 
     def subscribe(self, pattern: str, qos: int) -> None:
         """Ask for every message whose topic matches; remembered over reconnects, allowed while down."""
-        self._subscriptions.want(pattern, _checked_qos(qos))
+        qos = min(_checked_qos(qos), self._settings.qos)
+        self._subscriptions.want(pattern, qos)
         if self.connected and self._connection is not None:
             self._request(self._connection.client, [(pattern, qos)])
 
@@ -129,7 +130,7 @@ class MqttLink:
 
         Raises TransportError for a message of more than `max_packet_bytes`.
         """
-        message = Outgoing(checked_topic(topic), payload, _checked_qos(qos), retain)
+        message = Outgoing(checked_topic(topic), payload, min(_checked_qos(qos), self._settings.qos), retain)
         if message.size > self._settings.max_packet_bytes:
             raise TransportError(
                 f"a message of {message.size} bytes to {topic} exceeds max_packet_bytes = "
@@ -381,6 +382,8 @@ class MqttLink:
         logger.info("link up client=%s session_present=%s", self._client_id, up.session_present)
         if not up.session_present:
             self._subscriptions.session_lost()
+        elif self._settings.qos == 0:
+            self._subscriptions.distrust()  # what was retained while we were away comes only to who asks again
         self._requests.clear()
         self._request(client, self._subscriptions.to_request())
         self._cancel_unwanted(client)

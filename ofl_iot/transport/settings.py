@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -69,6 +69,9 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spread: bool = False
     """Begin at a host of chance, so that a fleet spreads over a cluster; without, all prefer the first."""
     port: int = 1883
+    qos: Literal[0, 1] = 1
+    """Of everything sent and asked for. 0: the broker keeps nothing for who is away, the roles send it again; a cluster
+    that replicates every QoS 1 message and subscription serves many more devices so."""
     username: str | None = None
     """None: the client id."""
     password: str | None = None

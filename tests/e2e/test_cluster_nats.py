@@ -44,7 +44,7 @@ class RoundWatch(Watch):
 class Site:
     """Three nodes, a federation whose parties each begin at another one, and an observer."""
 
-    def __init__(self, folder: Path, rounds: int, protection: str) -> None:
+    def __init__(self, folder: Path, rounds: int, protection: str, qos: int = 1) -> None:
         self.identities = Identities(folder / "pki")
         (folder / "devices").write_text("\n".join(NAMES))
         chosen = [f"--devices={folder / 'devices'}", "--set=federation.id=e2e"]
@@ -53,6 +53,8 @@ class Site:
             access.write_text(access.read_text().replace("  ]", RIGHTS, 1))
         self.federation = Federation(folder, self.cluster.ports[0], rounds, protection)
         self.identities.give_to(self.federation, self.cluster.hosts, rotate=True)
+        for process in self.federation.processes.values():
+            process.arguments.append(f"--set=mqtt.qos={qos}")
         self.watch = RoundWatch(self.federation.settings)
 
     def node_of(self, name: str) -> int:
@@ -83,11 +85,12 @@ class Site:
         assert all(agent.device.outbox.next_seq > 1 for agent in agents.values())
 
 
-def test_a_node_that_holds_sessions_is_killed_in_mid_round_and_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("qos", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_node_that_holds_sessions_is_killed_in_mid_round_and_nothing_is_lost(qos: int, tmp_path: Path) -> None:
     rounds = 4
 
     async def story() -> None:
-        site = Site(tmp_path, rounds, "clear")
+        site = Site(tmp_path, rounds, "clear", qos)
         async with site.running():
             await site.rounds_closed(1)
             await site.next_round_opens()
@@ -100,11 +103,12 @@ def test_a_node_that_holds_sessions_is_killed_in_mid_round_and_nothing_is_lost(t
 
 
 @pytest.mark.slow
-def test_every_node_is_killed_in_turn_under_encryption_and_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("qos", [0, 1])
+def test_every_node_is_killed_in_turn_under_encryption_and_nothing_is_lost(qos: int, tmp_path: Path) -> None:
     rounds = 12
 
     async def story() -> None:
-        site = Site(tmp_path, rounds, "threshold")
+        site = Site(tmp_path, rounds, "threshold", qos)
         async with site.running():
             for number in range(NODES):
                 await site.rounds_closed(2)

@@ -53,7 +53,7 @@ class Production:
             self._process = None
 
 
-@pytest.mark.parametrize("successor", ["itself", "standby"])
+@pytest.mark.parametrize("successor", [pytest.param("itself", marks=pytest.mark.slow), "standby"])
 def test_the_broker_is_killed_and_its_successor_goes_on_without_loss(successor: str, tmp_path: Path) -> None:
     """Promises are kept end to end: what a broker forgot since its last save, or all that it knew, may go."""
 

@@ -420,6 +420,31 @@ def test_a_subscription_refused_for_a_while_is_asked_for_again(
     assert caplog.text.count("subscription refused client=a pattern=t") == 2
 
 
+def test_without_acknowledgements_a_link_that_was_away_hears_what_is_retained(
+    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
+) -> None:
+    """With QoS 0 the session keeps nothing; asking again brings what must be known."""
+
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            tcp_proxy(port) as proxy,
+            linked(port, "b", "t/#") as (b, seen),
+            linked(proxy.port, "a", "t/#", qos=0) as (a, heard),
+        ):
+            assert a.publish("t/now", b"1", qos=1)
+            await eventually(lambda: heard.payloads == [b"1"] and seen.payloads == [b"1"])
+            proxy.refuse()
+            proxy.reset()
+            await eventually(lambda: heard.downs)
+            assert b.publish("t/kept", b"2", qos=1, retain=True)
+            await eventually(lambda: seen.payloads == [b"1", b"2"])
+            proxy.resume()
+            await eventually(lambda: b"2" in heard.payloads)
+
+    asyncio.run(story())
+
+
 def test_stopping_a_stalled_link_gives_up_at_the_deadline(
     open_broker: Any, linked: Any, tcp_proxy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

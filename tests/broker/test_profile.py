@@ -43,7 +43,7 @@ def test_an_enrolled_folder_has_all_the_certificates(tmp_path: Path, capsys: pyt
     for setting, file in (("cafile", "ca.pem"), ("certfile", "certificate.pem"), ("keyfile", "key.pem")):
         assert f"{setting} {held / file}\n" in config
     assert "crlfile" not in config
-    assert "there" not in capsys.readouterr().out
+    assert " there\n" not in capsys.readouterr().out
     (held / "crl.pem").touch()
     assert profile(tmp_path, "--force", "--identity", str(held)) == 0
     assert f"crlfile {held / 'crl.pem'}\n" in (tmp_path / "site" / CONFIG).read_text()

@@ -247,7 +247,7 @@ def test_a_certificate_of_another_authority_is_not_renewed(
 
 def test_an_expired_device_joins_again_in_its_folder_with_a_new_token(service: Running, tmp_path: Path) -> None:
     folder = tmp_path / "truck"
-    first = Newcomer(folder, TRUCK).join(service.address, service.token(lifetime_s=1.0))
+    first = Newcomer(folder, TRUCK).join(service.address, service.token(lifetime_s=600.0))
     service.ahead_s = HOUR_S
     again = Newcomer(folder, TRUCK, service.now).join(service.address, service.token())
     assert again.credential.public == first.credential.public

@@ -55,6 +55,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     result: dict[str, Any]
     wall_s: float
     commit: str
+    cpu_s: float = 0.0
+    """Of the worker's processor; less than `wall_s` on a busy machine."""
     versions: dict[str, str] = {}
     finished_at: str = ""
     """UTC, ISO 8601."""

@@ -93,7 +93,7 @@ class Reproduction:
             "Code": ", ".join(sorted({each.commit for each in finished})) or provenance.commit_of_code(),
             "Versions": ", ".join(sorted({f"{name} {v}" for each in finished for name, v in each.versions.items()})),
             "Machine": provenance.machine(),
-            "Computing": f"{sum(each.wall_s for each in finished) / 3600:.2f} hours in {len(finished)} cells",
+            "Computing": f"{sum(each.cpu_s for each in finished) / 3600:.2f} processor hours in {len(finished)} cells",
             "Written": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         }
 

@@ -59,6 +59,7 @@ def main(arguments: list[str]) -> int:
             cell=cell,
             result=result,
             wall_s=time.monotonic() - began,
+            cpu_s=time.process_time(),
             commit=commit_of_code(),
             versions=versions(),
             finished_at=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),

@@ -17,8 +17,8 @@ from agents.reproduce.verdicts import Spread
 
 LARGE_DATA = ("mnist", "pubmed")
 LARGE_HIDDEN = 32
-LARGE_PLAN = {"rounds": 30, "step_s": 0.3, "judge_devices": False}
-"""Many devices: small models, and a training takes some seconds, as on a slow device."""
+LARGE_PLAN = {"rounds": 30, "steps": 10, "step_s": 0.3, "round_s": 8.0, "judge_devices": False}
+"""Many devices: small models, and about two trainings of ten steps in each round."""
 QUICK_LARGE = {**LARGE_PLAN, "rounds": 6}
 
 

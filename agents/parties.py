@@ -100,7 +100,8 @@ class Parties:
         def make() -> AgentMachine:
             device = DeviceMachine(profile, settings.device_rules())
             encrypted = settings.protection.mode == "threshold"
-            leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted)
+            largest = settings.protection.largest_update
+            leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted, largest)
             keeper = KeeperMachine(name, settings.protection.resend_s, settings.protection.server)
             merging = WeightedMerging(settings.merge, salt)
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)

@@ -7,6 +7,7 @@ Algorithm 2, leader side, and Algorithm 4, lines 3 to 9.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -88,6 +89,8 @@ class LeaderProfile:
     layout: BlockLayout
     encrypted: bool = True
     """Whether to contribute only under a joint key, unless there is no other cluster to hide among."""
+    max_energy: float = math.inf
+    """Largest squared length of an update that can be encrypted and scored; a longer one is contributed in parts."""
 
     @property
     def identity(self) -> bytes:
@@ -177,7 +180,7 @@ class LeaderMachine:
             yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL)))
             return
         self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
-        cluster = ClusterModel.restored(self.profile.layout, state["cluster"])
+        cluster = ClusterModel.restored(self.profile.layout, state["cluster"], self.profile.max_energy)
         self._merging.restore(state["merging"])
         for row_no, stored_row in stored.get(JOURNAL, {}).items():
             row = msgspec.msgpack.decode(stored_row, type=JournalRow)
@@ -216,7 +219,9 @@ class LeaderMachine:
             self.cluster.admit(assignment.members)
         else:
             # A new term: what the old one left unsettled is sent again by the devices that hold it.
-            self.cluster = ClusterModel(self.profile.layout, assignment.term, assignment.members)
+            self.cluster = ClusterModel(
+                self.profile.layout, assignment.term, assignment.members, self.profile.max_energy
+            )
             self._round = self._sender = None
             self._intake.forget()
         self._take_members(assignment)
@@ -285,7 +290,12 @@ class LeaderMachine:
         if not cluster.ready:
             return  # no receipt: the device sends it again when the global model is here
         if not cluster.holds(sender, chunk.seq):
-            step = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
+            if cluster.full:
+                return  # no receipt either: it is sent again when some of what waits has been contributed
+            wanted = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
+            step = cluster.bounded(chunk, wanted)
+            if step != wanted:
+                yield tell("chunk weighed down", "warning", device=sender, seq=chunk.seq, to=step / wanted)
             row = JournalRow(sender, step, encode(chunk))
             cluster.merge(sender, chunk, step)
             if chunk.term == cluster.term:

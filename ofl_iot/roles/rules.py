@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
 
+from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -83,6 +85,17 @@ class ProtectionRules(msgspec.Struct, frozen=True):
     key_deadline_s: Positive = 60.0
     decryption_deadline_s: Positive = 30.0
     resend_s: Positive = 6.0
+
+    @property
+    def largest_update(self) -> float:
+        """Largest squared length of an update that is encrypted and scored, whatever its shape.
+
+        No value can then be beyond the bound of the encoding, and the distance, which reaches four times as far as the
+        band energies that `max_energy` is about, does not wrap.
+        """
+        if self.mode == "clear":
+            return math.inf
+        return min(4 * self.max_energy, 0.999 * parameter_set(self.params).bound ** 2)
 
     @property
     def server(self) -> DeviceId:

@@ -213,7 +213,13 @@ class TallyWorld:
             )
             keeper = KeeperMachine(name, 2.0, self.protection.server)
             leader = LeaderMachine(
-                LeaderProfile(name, MODEL, device.model.layout, encrypted=self.protection.mode == "threshold"),
+                LeaderProfile(
+                    name,
+                    MODEL,
+                    device.model.layout,
+                    encrypted=self.protection.mode == "threshold",
+                    max_energy=self.protection.largest_update,
+                ),
                 LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, half_precision=False),
                 Unweighted(),
                 keeper,

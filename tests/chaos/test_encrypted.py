@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from ofl_iot.roles.commands import AnswerDecryption, Job
 from ofl_iot.roles.events import DecryptionAnswered, Event, JobFailed
 from ofl_iot.runtime.joint_key import context_of
 from ofl_iot.runtime.virtual_broker import Faults
-from tests.chaos.encrypted import ROUGH, STEP, CryptoToolbox, EncryptedWorld, bound, quiet
+from tests.chaos.encrypted import PROTECTION, RARELY, ROUGH, STEP, CryptoToolbox, EncryptedWorld, bound, quiet
 from tests.chaos.tally import FEDERATION, TallyToolbox
 
 
@@ -168,3 +169,24 @@ def test_a_leader_whose_shares_are_wrong_is_found_and_replaced_while_rounds_go_o
     assert fleet.completed() == 2
     assert not fleet.world.told["round abandoned"]
     assert fleet.books() < bound(fleet.completed(), 3)
+
+
+@pytest.mark.parametrize("faults", [Faults(), ROUGH], ids=["quiet", "rough"])
+def test_an_update_too_long_to_be_scored_is_contributed_in_parts_and_nothing_is_lost(faults: Faults) -> None:
+    short = msgspec.structs.replace(PROTECTION, max_energy=0.05)
+    seldom = msgspec.structs.replace(RARELY, interval_s=25.0)
+    fleet = EncryptedWorld(devices=8, seed=3, faults=faults, protection=short, rounds=seldom)
+    split = 0
+    for tick in range(120):
+        fleet.world.run(lambda: False, limit_s=float(tick))
+        split += sum(bool(agent.leader.cluster and agent.leader.cluster._waiting) for agent in fleet.agents.values())
+    assert split, "the updates were short enough"
+    assert fleet.come_to_rest(limit_s=600.0)
+    assert fleet.coordinator is not None
+    weighed_down = fleet.world.told[
+        "chunk weighed down"
+    ]  # of a device that was away for long: one chunk, too long alone
+    assert faults is ROUGH or not weighed_down
+    assert weighed_down or fleet.books() < bound(fleet.completed(), 4)
+    assert fleet.coordinator.doubled_chunks == 0
+    assert not fleet.failures

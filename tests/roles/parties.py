@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -87,11 +88,13 @@ class NoKeys:
     material: KeyMaterial | None = None
 
 
-def leader_machine(name: DeviceId = A, *, snapshot_chunks: int = 3, half_precision: bool = False) -> LeaderMachine:
+def leader_machine(
+    name: DeviceId = A, *, snapshot_chunks: int = 3, half_precision: bool = False, max_energy: float = math.inf
+) -> LeaderMachine:
     """A leader that contributes in the clear."""
-    layout = device_machine(name).model.layout
+    profile = LeaderProfile(name, MODEL, device_machine(name).model.layout, encrypted=False, max_energy=max_energy)
     rules = LeaderRules(block_size=BLOCK, snapshot_chunks=snapshot_chunks, half_precision=half_precision)
-    return LeaderMachine(LeaderProfile(name, MODEL, layout, encrypted=False), rules, Unweighted(), NoKeys())
+    return LeaderMachine(profile, rules, Unweighted(), NoKeys())
 
 
 def agent_machine(name: DeviceId = A) -> AgentMachine:

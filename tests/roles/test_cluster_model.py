@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -11,15 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ofl_iot.protocol.messages import Member, Settlement
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.roles.blocks import BlockLayout
-from ofl_iot.roles.cluster_model import ClusterModel
+from ofl_iot.roles.cluster_model import MOST_WAITING, ClusterModel
 from tests.roles.parties import BLOCK, SIZE, A, B, chunk_of
 
 LAYOUT = BlockLayout(SIZE, BLOCK)
 MEMBERS = (Member(A, SeqSet(), 10), Member(B, SeqSet(2), 10))
 
 
-def cluster_at(round_no: int = 0) -> ClusterModel:
-    cluster = ClusterModel(LAYOUT, 1, MEMBERS)
+def cluster_at(round_no: int = 0, max_energy: float = math.inf) -> ClusterModel:
+    cluster = ClusterModel(LAYOUT, 1, MEMBERS, max_energy)
     cluster.adopt(np.zeros(SIZE, np.float32), round_no, included=False)
     return cluster
 
@@ -27,9 +29,11 @@ def cluster_at(round_no: int = 0) -> ClusterModel:
 class ClusterLaws(RuleBasedStateMachine):
     """Merging, rounds that include or pass over the contribution, and crashes with a journal, in any order."""
 
+    limit = math.inf
+
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = cluster_at()
+        self.cluster = cluster_at(max_energy=self.limit)
         self.stored, self.journal = self.cluster.snapshot(), list[tuple]()
         self.merged: dict[tuple[str, int], np.ndarray] = {}
         self.frozen: set[tuple[str, int]] = set()
@@ -51,6 +55,7 @@ class ClusterLaws(RuleBasedStateMachine):
             with pytest.raises(ValueError, match="merged already"):
                 self.cluster.merge(device, chunk, step)
             return
+        assert self.cluster.bounded(chunk, step) == step
         self.cluster.merge(device, chunk, step)
         self.journal.append((device, chunk, step))
         change = np.zeros(SIZE, np.float32)
@@ -61,7 +66,11 @@ class ClusterLaws(RuleBasedStateMachine):
     @rule()
     def contribute(self) -> None:
         frozen = self.cluster.freeze(self.round_no + 1)
-        self.frozen = self.merged.keys() - self.settled
+        unsettled = self.merged.keys() - self.settled
+        self.frozen = {(s.device, seq) for s in self.cluster.frozen_settlements for seq in s.seqs}
+        assert self.frozen == unsettled if math.isinf(self.limit) else self.frozen <= unsettled
+        assert bool(self.frozen) == bool(unsettled), "what waits is contributed part by part"
+        assert float(frozen @ frozen) <= self.limit
         np.testing.assert_array_equal(frozen, self.sum_of(self.frozen))
         self.store()
 
@@ -95,7 +104,7 @@ class ClusterLaws(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         mileage = self.cluster.mileage
-        self.cluster = ClusterModel.restored(LAYOUT, self.stored)
+        self.cluster = ClusterModel.restored(LAYOUT, self.stored, self.limit)
         for device, chunk, step in self.journal:
             self.cluster.merge(device, chunk, step)
         np.testing.assert_allclose(self.cluster.mileage, mileage)
@@ -128,6 +137,68 @@ class ClusterLaws(RuleBasedStateMachine):
 
 ClusterLaws.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestClusterLaws = ClusterLaws.TestCase
+
+
+class LimitedClusterLaws(ClusterLaws):
+    """The same where an update may not be longer than the longest chunk: it is contributed in parts."""
+
+    limit = 3 * 18.0**2 * 1.01
+
+
+LimitedClusterLaws.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestLimitedClusterLaws = LimitedClusterLaws.TestCase
+
+
+def test_a_long_update_is_contributed_part_by_part_the_oldest_first() -> None:
+    cluster = cluster_at(max_energy=10.0)
+    for seq in range(1, 6):
+        cluster.merge(A, chunk_of(seq, {0: 1.5}), 1.0)
+    for round_no, (seqs, value) in enumerate([((1, 2), 3.0), ((3, 4), 3.0), ((5,), 1.5)], 1):
+        assert cluster.freeze(round_no)[0] == value
+        assert cluster.frozen_settlements == (Settlement(A, seqs),)
+        cluster.adopt(cluster._global + cluster.frozen, round_no, included=True)
+        assert cluster.model[0] == 7.5
+
+
+def test_a_part_that_a_round_passed_over_is_the_first_of_the_next() -> None:
+    cluster = cluster_at(max_energy=10.0)
+    for seq in range(1, 4):
+        cluster.merge(A, chunk_of(seq, {0: 1.5}), 1.0)
+    first = cluster.freeze(1).copy()
+    cluster.adopt(np.zeros(SIZE, np.float32), 1, included=False)
+    np.testing.assert_array_equal(cluster.freeze(2), first)
+    cluster.merge(A, chunk_of(4, {0: -1.5}), 1.0)
+    cluster.thaw()
+    assert cluster.freeze(3)[0] == 3.0
+    assert cluster.model[0] == 3.0
+
+
+def test_an_empty_contribution_is_not_what_others_wait_behind() -> None:
+    cluster = cluster_at(max_energy=10.0)
+    assert not cluster.freeze(1).any()
+    for seq in range(1, 4):
+        cluster.merge(A, chunk_of(seq, {0: 3.0}), 1.0)
+    assert cluster.freeze(2)[0] == 3.0
+    assert cluster.frozen_settlements == (Settlement(A, (1,)),)
+
+
+def test_a_chunk_that_is_too_long_by_itself_is_weighed_down() -> None:
+    cluster = cluster_at(max_energy=4.0)
+    assert cluster.bounded(chunk_of(1, {0: 1.0}), 1.0) == 1.0
+    assert cluster.bounded(chunk_of(1, {0: 100.0}), 1.0) == pytest.approx(0.02, rel=2e-3)
+    assert cluster.bounded(chunk_of(1, {0: 100.0}), -1.0) == pytest.approx(-0.02, rel=2e-3)
+    assert cluster.bounded(chunk_of(1, {0: 0.0}), 1.0) == 1.0
+
+
+def test_with_too_much_waiting_it_is_full_until_some_of_it_is_contributed() -> None:
+    cluster = cluster_at(max_energy=4.0)
+    seq = 0
+    while not cluster.full:
+        seq += 1
+        cluster.merge(A, chunk_of(seq, {0: 1.9}), 1.0)
+    assert seq == MOST_WAITING + 2
+    cluster.freeze(1)
+    assert not cluster.full
 
 
 def test_a_cluster_without_a_global_model_is_not_ready() -> None:

@@ -170,6 +170,27 @@ def test_a_joiner_is_admitted_without_disturbing_the_term() -> None:
 # --- chunks
 
 
+def test_a_leader_with_too_much_to_contribute_takes_no_chunks_until_it_has() -> None:
+    machine = in_office(max_energy=4)
+    seq = 0
+    while receipts(machine.handle(update(seq + 1, {0: 1.9}), 1.0)):
+        seq += 1
+    assert seq == 6
+    assert not receipts(machine.handle(update(seq + 1, {0: 1.9}), 2.0))
+    assert receipts(machine.handle(update(seq, {0: 1.9}), 2.0)), "what it holds it confirms"
+    machine.handle(opened(round_open(1)), 3.0)
+    assert receipts(machine.handle(update(seq + 1, {0: 1.9}), 4.0))
+
+
+def test_a_chunk_too_long_to_be_contributed_is_weighed_down_and_that_is_told() -> None:
+    machine = in_office(max_energy=4)
+    commands = machine.handle(update(1, {0: 20.0}), 1.0)
+    assert receipts(commands)
+    assert "chunk weighed down" in told(commands)
+    assert machine.cluster is not None
+    assert machine.cluster.model[0] == pytest.approx(2.0, rel=2e-3)
+
+
 def test_a_chunk_is_journalled_before_its_receipt() -> None:
     machine = in_office()
     commands = machine.handle(update(1), 1.0)

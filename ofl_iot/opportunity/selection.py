@@ -7,7 +7,7 @@ the other without replacement, each with probability proportional to exp(eps1 ·
 Adding Gumbel noise to eps1 · u / 2 and taking the `count` largest draws the same sets in one pass, and so does a
 race in which a parameter arrives after an exponential time of rate exp(eps1 · u / 2) and the first `count` win: the
 time is exp(-noisy score). `select_private` runs the race, because whether a parameter arrives before a given time
-takes one random byte instead of a logarithm, and only the arrivals need their order.
+takes one random byte instead of a logarithm, and only the last few arrivals need their order.
 
 The utility u is the o-factor over its 0.99 quantile, cut off at 1, in whole 255ths: Delta_u = 1. The quantile is
 read off this device's data, which the paper's accounting does not cover.
@@ -16,6 +16,7 @@ read off this device's data, which the paper's accounting does not cover.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import inf, sqrt
 
 import numpy as np
@@ -80,48 +81,77 @@ def select_private(levels: Levels, count: int, eps1: float, rng: np.random.Gener
 
 
 def _race(levels: Levels, count: int, eps1: float, rng: np.random.Generator) -> Indices:
-    """The first arrivals, at most `count`; seldom fewer."""
+    """The first arrivals, at most `count`; seldom fewer.
+
+    The race has two stretches. Nearly all who are wanted arrive in the first one, and of them nobody has to ask when.
+    """
     rates = np.exp(eps1 / 2 * np.minimum(np.arange(_TOP + 1) - int(levels.max()), 0) / _TOP)
-    chances = -np.expm1(-rates * _deadline(levels, count, rates))
-    arrived = _places(_flip(levels[part], chances, rng) for part in blocks(len(levels)))
+    interim, end = _deadlines(levels, count, rates)
+    early, ever = -np.expm1(-rates * interim), -np.expm1(-rates * end)
+    coins = _Coins.of(ever)
+    arrived = _places(coins.flip(levels[part], rng) for part in blocks(len(levels)))
     if len(arrived) > count:
-        level = levels[arrived]
-        # log(1 - p·U) / rate is minus the arrival time, given that it is before the deadline
-        fate = rng.random(len(arrived), dtype=np.float32)
-        fate *= -chances.astype(np.float32).take(level)
-        fate += 1
-        np.log(fate, out=fate)
-        fate /= rates.astype(np.float32).take(level)
-        arrived = arrived[_largest(fate, count)]
+        level = levels.take(arrived)
+        chosen = _Coins.of(np.divide(early, ever, out=np.zeros_like(ever), where=ever > 0)).flip(level, rng)
+        left = count - int(np.count_nonzero(chosen))
+        # Exponential times have no memory: the second stretch is a race of its own.
+        rivals, stretch = (np.flatnonzero(~chosen), end - interim) if left > 0 else (np.flatnonzero(chosen), interim)
+        chosen[rivals] = False
+        chosen[rivals[_earliest(level.take(rivals), left if left > 0 else count, stretch, rates, rng)]] = True
+        arrived = arrived.take(np.flatnonzero(chosen))
     return arrived.astype(np.int32)
 
 
-def _deadline(levels: Levels, count: int, rates: _PerLevel) -> float:
-    """A time by which a few more than `count` are expected; any time gives the same draw, only slower."""
+def _earliest(levels: Levels, count: int, stretch: float, rates: _PerLevel, rng: np.random.Generator) -> _Places:
+    """The first `count` of those who all arrive within the stretch."""
+    chances = -np.expm1(-rates * stretch)
+    # log(1 - p·U) / rate is minus the arrival time, given that it is within the stretch
+    return _largest(np.log1p(-chances.take(levels) * rng.random(len(levels))) / rates.take(levels), count)
+
+
+def _deadlines(levels: Levels, count: int, rates: _PerLevel) -> tuple[float, float]:
+    """Times by which a few less and a few more than `count` are expected; any give the same draw, only slower."""
     sample = strided_sample(levels)
     counts = np.bincount(sample, minlength=_TOP + 1) * (len(levels) / len(sample))
     slack = 4 * sqrt(count) + (4 * count / sqrt(SAMPLE) if len(levels) > SAMPLE else 0)
-    wanted = min(count + slack, (count + len(levels)) / 2)
-    low, high = 0.0, 1.0
-    while counts @ -np.expm1(-rates * high) < wanted and high < 1e9:
-        low, high = high, 4 * high
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if counts @ -np.expm1(-rates * middle) < wanted else (low, middle)
-    return high
+
+    def when(wanted: float) -> float:
+        low, high = 0.0, 1.0
+        while counts @ -np.expm1(-rates * high) < wanted and high < 1e9:
+            low, high = high, 4 * high
+        while high - low > 1e-3 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if counts @ -np.expm1(-rates * middle) < wanted else (low, middle)
+        return high
+
+    return when(max(count - slack, count / 2)), when(min(count + slack, (count + len(levels)) / 2))
 
 
-def _flip(levels: Levels, chances: _PerLevel, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """A coin of chance `chances[level]` for each level: one random byte decides, and a tie draws more."""
-    scaled = chances * 256
-    whole = np.minimum(scaled, 255).astype(np.uint8)
-    words = rng.integers(0, 2**64, size=len(levels) // 8 + 1, dtype=np.uint64)
-    drawn = words.view(np.uint8)[: len(levels)]
-    bound = whole.take(levels)
-    heads: npt.NDArray[np.bool_] = drawn < bound
-    ties = np.flatnonzero(drawn == bound)
-    heads[ties] = rng.random(len(ties)) < (scaled - whole).take(levels[ties])
-    return heads
+@dataclass(frozen=True)
+class _Coins:
+    """A coin for each level."""
+
+    scaled: _PerLevel
+    """Chances in 256ths,"""
+    pairs: npt.NDArray[np.uint16]
+    """and the whole ones of them for every two levels side by side: half as many look-ups."""
+
+    @staticmethod
+    def of(chances: _PerLevel) -> _Coins:
+        scaled = chances * 256
+        whole = np.minimum(scaled, 255).astype(np.uint16)
+        return _Coins(scaled, (whole[:, None] << 8 | whole).ravel())
+
+    def flip(self, levels: Levels, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+        """A toss for each level: one random byte decides, and a tie draws more."""
+        even = levels if len(levels) % 2 == 0 else np.append(levels, np.uint8(0))
+        bound = self.pairs.take(even.view(np.uint16)).view(np.uint8)[: len(levels)]
+        words = rng.integers(0, 2**64, size=len(levels) // 8 + 1, dtype=np.uint64)
+        drawn = words.view(np.uint8)[: len(levels)]
+        heads: npt.NDArray[np.bool_] = drawn < bound
+        ties = np.flatnonzero(drawn == bound)
+        heads[ties] = rng.random(len(ties)) < self.scaled.take(levels[ties]) - bound[ties]
+        return heads
 
 
 def _safe_threshold(scores: Vector, count: int) -> float:
@@ -133,7 +163,7 @@ def _safe_threshold(scores: Vector, count: int) -> float:
     return float(np.partition(sample, rank)[rank]) if rank > 0 else -inf
 
 
-def _largest(scores: Vector, count: int) -> _Places:
+def _largest(scores: npt.NDArray[np.floating], count: int) -> _Places:
     """The places of the `count` largest, ascending; among equals the first."""
     rank = len(scores) - count
     threshold = np.partition(scores, rank)[rank]

@@ -420,14 +420,15 @@ class DeviceMachine:
         if waiting or stopped or self.assignment is None or not self.model.complete:
             return
         try:
-            paid = self.guard.pay_training(self._training.steps)
+            steps = self._resources.steps
+            paid = self.guard.pay_training(steps)
         except PrivacyError as error:
             yield tell("privacy budget exhausted", "warning", reason=str(error))
             return
         self._busy = True
         if paid:
             yield Persist(tuple(paid))
-        yield Compute(TrainLocally(self.model.local.copy(), self._training.steps, self.guard.noise_multiplier))
+        yield Compute(TrainLocally(self.model.local.copy(), steps, self.guard.noise_multiplier))
 
     def _snapshot(self) -> Put:
         return Put(STATE, "model", self.model.snapshot(self.outbox.next_seq))

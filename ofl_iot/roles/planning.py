@@ -103,6 +103,13 @@ class Resources:
             self._planned = (enough, plan)
         return self._planned[1]
 
+    @property
+    def steps(self) -> int:
+        """Of one training: as many as the rules say, or fewer where they would take too long, but one."""
+        step_s = self._telemetry.step_s if self._telemetry else None
+        fitting = round(self._training.longest_s / step_s) if step_s else self._training.steps
+        return max(1, min(self._training.steps, fitting))
+
     def measured(self, telemetry: Telemetry, payable_steps: float) -> tuple[Telemetry, Plan | None]:
         """Take new telemetry; the report of it, and the plan if another resource limits it than before.
 

@@ -243,3 +243,12 @@ def test_a_majority_of_one_is_refused() -> None:
 def _cosines(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(unit @ unit.T)
+
+
+@pytest.mark.parametrize(("n", "accused"), [(4, set()), (10, {0})])
+def test_a_few_leaders_that_hardly_agree_accuse_nobody(n: int, accused: set[int]) -> None:
+    """Four clusters near the end of learning: the one that alone holds a class points away from the three others."""
+    rounds = [honest_updates(n, seed, agreeing=0.5) for seed in range(6)]
+    for rows in rounds:
+        rows[0] -= 2 * (rows[1:].mean(axis=0))
+    assert numbers(after_rounds(rounds)[-1].excluded) == accused

@@ -6,6 +6,8 @@ import math
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.planning import ResourceRules, Resources, plan_contact
@@ -80,3 +82,13 @@ def test_a_report_without_news_is_not_worth_its_bytes() -> None:
     assert resources.worth_sending(report, 0.0)
     assert not resources.worth_sending(report, 20.0)
     assert resources.worth_sending(msgspec.structs.replace(report, cpu_load=0.9), 40.0)
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-3, 1e3), st.integers(1, 50))
+def test_a_training_is_about_as_long_as_allowed_and_never_empty(step_s: float, longest_s: float, steps: int) -> None:
+    resources = Resources(SIZE, TrainingRules(steps=steps, longest_s=longest_s), ResourceRules())
+    assert resources.steps == steps, "nothing is known of its pace"
+    resources.measured(msgspec.structs.replace(IDLE, step_s=step_s), math.inf)
+    assert 1 <= resources.steps <= steps
+    assert resources.steps == 1 or (resources.steps - 0.5) * step_s <= longest_s
+    assert resources.steps == steps or (resources.steps + 0.5) * step_s >= longest_s

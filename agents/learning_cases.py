@@ -24,7 +24,7 @@ OWN_CLASSES = (8, 9)
 """Held by the slow devices alone."""
 
 BASE: dict[str, dict[str, Any]] = {
-    "training": {"steps": 5, "batch_size": 32, "learning_rate": 0.3, "momentum": 0.5},
+    "training": {"steps": 5, "longest_s": 1.0, "batch_size": 32, "learning_rate": 0.3, "momentum": 0.5},
     "privacy": {"mode": "off"},
     "upload": {"gamma": 0.1},
     "round": {"interval_s": 5.0, "deadline_s": 20.0},

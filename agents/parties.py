@@ -103,7 +103,7 @@ class Parties:
             largest = settings.protection.largest_update
             leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted, largest)
             keeper = KeeperMachine(name, settings.protection.resend_s, settings.protection.server)
-            merging = WeightedMerging(settings.merge, salt)
+            merging = WeightedMerging(settings.merge, salt, settings.training.steps)
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
 
         crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name), _trust_of(identity))

@@ -1,12 +1,13 @@
 """The leader's side of Algorithm 2 (lines 15 to 19): merge what arrives, when it arrives.
 
 The paper adds raw parameters; this merges updates: theta[indices] += eta_i · delta. A device's weight is its share
-of the cluster's data, divided by how often it is heard,
+of the cluster's data, divided by how much it is heard,
 
-    eta_i = min(1, |D_i| / |D| · mean rate / rate_i),
+    eta_i = min(1, |D_i| / |D| · mean rate / rate_i),   rate_i in training steps a second,
 
 so that over time the model follows each device by its data, not by its speed: a slow device that alone knows a
-class is not drowned. Late updates count in full up to an optional bound.
+class is not drowned, and what it releases in small pieces counts as much as what others release in large ones. Late
+updates count in full up to an optional bound.
 
 What a device fetches is ordered by *mileage*: each block of the model counts how far its parameters travelled, and
 the blocks that travelled farthest since the device saw them come first.
@@ -37,16 +38,16 @@ MIN_GAP_S = 1e-3
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What is remembered of one device: when it was last heard and how far apart its updates are."""
+    """What is remembered of one device: when it was last heard and how long it takes for a step."""
 
     last_s: float
-    gap_s: float | None = None
-    """Smoothed seconds between updates; unknown after the first."""
+    step_s: float | None = None
+    """Smoothed seconds between updates over the training steps behind them; unknown after the first."""
 
 
 @dataclass(frozen=True)
 class ArrivalRates:
-    """How often each device's updates arrive; the same observations always give the same rates.
+    """How much training of each device arrives; the same observations always give the same rates.
 
     `observe` once an update, not once a chunk.
     """
@@ -59,15 +60,15 @@ class ArrivalRates:
         if not 0 < self.smoothing <= 1:
             raise ConfigError(f"the smoothing of arrival rates is {self.smoothing}: choose it in (0, 1]")
 
-    def observe(self, device: DeviceId, now: float) -> ArrivalRates:
-        """The rates after an update of `device` at `now` (seconds on a clock that does not run backwards)."""
+    def observe(self, device: DeviceId, now: float, steps: float = 1.0) -> ArrivalRates:
+        """The rates after an update of `steps` at `now` (seconds on a clock that does not run backwards)."""
         known = self.devices.get(device)
         if known is None:
             heard = Arrivals(now)
         else:
-            gap = max(MIN_GAP_S, now - known.last_s)
-            old = gap if known.gap_s is None else known.gap_s
-            heard = Arrivals(max(now, known.last_s), (1 - self.smoothing) * old + self.smoothing * gap)
+            step_s = max(MIN_GAP_S, now - known.last_s) / steps
+            old = step_s if known.step_s is None else known.step_s
+            heard = Arrivals(max(now, known.last_s), (1 - self.smoothing) * old + self.smoothing * step_s)
         return ArrivalRates(self.smoothing, {**self.devices, device: heard})
 
     def forget(self, device: DeviceId) -> ArrivalRates:
@@ -76,22 +77,22 @@ class ArrivalRates:
 
     def compensation(self, device: DeviceId) -> float:
         """mean rate / rate of the device; 1 while too little is known to tell."""
-        gaps = {name: a.gap_s for name, a in self.devices.items() if a.gap_s is not None}
-        if device not in gaps:
+        paces = {name: a.step_s for name, a in self.devices.items() if a.step_s is not None}
+        if device not in paces:
             return 1.0
-        mean_rate = math.fsum(1 / gap for gap in gaps.values()) / len(gaps)
-        return mean_rate * gaps[device]
+        mean_rate = math.fsum(1 / step_s for step_s in paces.values()) / len(paces)
+        return mean_rate * paces[device]
 
     def to_plain(self) -> list[object]:
         """Plain numbers and strings, to be stored."""
-        return [self.smoothing, [[name, a.last_s, a.gap_s] for name, a in sorted(self.devices.items())]]
+        return [self.smoothing, [[name, a.last_s, a.step_s] for name, a in sorted(self.devices.items())]]
 
     @staticmethod
     def from_plain(plain: list[object]) -> ArrivalRates:
         """What `to_plain` gave."""
         match plain:
             case [float(smoothing), list(rows)]:
-                return ArrivalRates(smoothing, {name: Arrivals(last, gap) for name, last, gap in rows})
+                return ArrivalRates(smoothing, {name: Arrivals(last, step_s) for name, last, step_s in rows})
         raise ConfigError("stored arrival rates cannot be read: start with empty ones")
 
 

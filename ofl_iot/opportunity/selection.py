@@ -140,7 +140,7 @@ class _Coins:
     def of(chances: _PerLevel) -> _Coins:
         scaled = chances * 256
         whole = np.minimum(scaled, 255).astype(np.uint16)
-        return _Coins(scaled, (whole[:, None] << 8 | whole).ravel())
+        return _Coins(scaled, (whole[:, None] * np.uint16(256) + whole).ravel())
 
     def flip(self, levels: Levels, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
         """A toss for each level: one random byte decides, and a tie draws more."""

@@ -49,7 +49,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
     base_round: _Count
     """The global model the update was trained on."""
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e12)]
-    """Training samples behind the update."""
+    """Training steps behind the update."""
     start: _Count
     span: Annotated[int, msgspec.Meta(ge=1, le=MAX_MODEL_SIZE)]
     coding: _Coding

@@ -5,15 +5,17 @@ direction is remembered as a short signed hash ("sketch") of the updates, whose 
 updates themselves in expectation, so an observation costs O(chunk) and the state a few KiB a device. The state is
 plain numbers and bytes: fed with the same updates after a restart, the gate answers the same.
 
-A device that alone holds a class points away from the others as much as a sign flipper does. What tells them apart is
-how often they push: the account is charged once a turn (a run of chunks of one device) and relieved by the turns of
-all others, so that what counts is the opposition a device brings in per unit of the cluster's time. The price: an
-attacker that speaks rarely is held by the clipping of norms alone.
+Norms tell most. Honest devices whose updates hold the same work differ by half; whoever pulls the model where nobody
+else wants it never arrives there and stays loud. Directions tell something only while the others agree among
+themselves: where learning comes to rest, the updates of honest devices cancel each other and all of them point away
+from the rest. And a device that alone holds a class points away from the others as much as a sign flipper does: what
+tells them apart is how often they push. So the account is charged once a turn (a run of chunks of one device) and
+relieved by the turns of all others: what counts is the opposition a device brings in per unit of the cluster's time.
+The price: an attacker that is not loud and speaks rarely, or only when learning rests, is not noticed.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -27,6 +29,9 @@ from ofl_iot.robust.verdict import robust_z
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.floating]
 Sketch = npt.NDArray[np.float32]
+Direction = npt.NDArray[np.int64]
+
+_UNIT = 1e6
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,10 @@ class GateRules:
     warm_up         turns a device must have had before its direction is judged or is a measure for others
     loud_above      robust deviations above the others' median log RMS value from which loudness is charged
     norm_floor      least deviation of log RMS values: honest devices differ by that much anyway
+    informative     least mean cosine between the others' directions for a direction to mean anything
     tolerance       opposition to the others' common direction that is still forgiven, in usual updates
     severity        charge per unit of opposition beyond the tolerance
-    loud_charge     most one turn can be charged for its norm
+    loud_charge     most one turn can be charged for its norm; with more on its account a loud update is refused
     turn_charge     most one turn can be charged for its direction
     relief          what is paid back while every other device has a turn
     fullest_account where an account stops growing, so that nobody is blocked for ever
@@ -55,6 +61,7 @@ class GateRules:
     warm_up: int = 2
     loud_above: float = 2.5
     norm_floor: float = 0.3
+    informative: float = 0.15
     tolerance: float = 0.3
     severity: float = 4.0
     loud_charge: float = 2.0
@@ -98,9 +105,15 @@ class Gate:
         self.rules = rules
         self.salt = salt
         self._records = dict(records or {})
+        self._turn = max((record.last_turn for record in self._records.values()), default=0)
+        self._directions: dict[DeviceId, Direction] = {}
+        """Of the devices by which others are measured,"""
+        self._common: Direction = np.zeros(rules.sketch_size, np.int64)
+        """and their sum."""
         for device, record in self._records.items():
             if len(record.sketch) != 4 * rules.sketch_size:
                 raise StoreError(f"the gate's record of {device} has another sketch size: forget the gate's state")
+            self._count(device)
 
     @property
     def records(self) -> Mapping[DeviceId, DeviceRecord]:
@@ -115,13 +128,16 @@ class Gate:
         if not self.rules.enabled or norm == 0.0:
             return Admission(accept=device not in self.blocked(), scale=1.0, suspicion=_suspicion(record))
         log_rms = float(np.log(norm / np.sqrt(values.size)))
+        out = self.blocked() | {device}
+        others = np.array([r.log_rms for d, r in self._records.items() if d not in out])
+        others = others if len(others) >= 2 else np.array([log_rms])
+        usual, loudness = float(np.median(others)), self._loudness(log_rms, others)
         sketch = self._sketch(indices, values / norm)
-        measures = self._measures(device)
-        usual = _median([measure.log_rms for measure in measures], log_rms)
-        record = self._remember(record, log_rms, sketch, measures)
-        self._records[device] = record
+        record = self._records[device] = self._remember(device, log_rms, sketch, loudness, usual)
+        self._count(device)
+        again = loudness > 0.0 and record.suspicion > self.rules.loud_charge
         return Admission(
-            accept=device not in self.blocked(),
+            accept=device not in self.blocked() and not again,
             scale=min(1.0, self.rules.clip * float(np.exp(usual - log_rms))),
             suspicion=record.suspicion,
         )
@@ -133,51 +149,59 @@ class Gate:
         suspected = [(-r.suspicion, d) for d, r in self._records.items() if r.suspicion > self.rules.limit]
         return frozenset(device for _, device in sorted(suspected)[: max(0, (len(self._records) - 1) // 2)])
 
-    def _measures(self, device: DeviceId) -> list[DeviceRecord]:
-        """Records of the other devices that are not blocked and have been seen often enough to be a measure."""
-        out = self.blocked() | {device}
-        return [r for d, r in self._records.items() if d not in out and r.turns >= self.rules.warm_up]
+    def _count(self, device: DeviceId) -> None:
+        """Bring the sum of directions up to date with the device's record: O(1), whatever the cluster's size."""
+        record = self._records[device]
+        before = self._directions.pop(device, None)
+        if before is not None:
+            self._common -= before
+        if record.turns >= self.rules.warm_up and record.suspicion <= self.rules.limit:
+            self._directions[device] = _direction(np.frombuffer(record.sketch, np.float32))
+            self._common += self._directions[device]
 
     def _remember(
-        self, record: DeviceRecord | None, log_rms: float, sketch: Sketch, measures: list[DeviceRecord]
+        self, device: DeviceId, log_rms: float, sketch: Sketch, loudness: float, usual: float
     ) -> DeviceRecord:
         """The device's record after this update; norm and account move only with the first chunk of a turn."""
-        now = max((r.last_turn for r in self._records.values()), default=0)
+        record = self._records.get(device)
         if record is None:
-            return DeviceRecord(1, now + 1, 0.0, log_rms, sketch.tobytes())
+            self._turn += 1
+            return DeviceRecord(1, self._turn, loudness, log_rms, sketch.tobytes())
         keep = np.float32(self.rules.memory)
         mixed = keep * np.frombuffer(record.sketch, dtype=np.float32) + (np.float32(1) - keep) * sketch
-        if record.last_turn == now:
+        if record.last_turn == self._turn:
             return replace(record, sketch=mixed.tobytes())
-        elapsed = (now + 1 - record.last_turn) / len(self._records)
-        charge = 0.0
-        if len(measures) >= 2:
-            charge = self._norm_charge(log_rms, measures)
-            if record.turns >= self.rules.warm_up:
-                charge += self._direction_charge(mixed, record.log_rms, measures)
-        suspicion = max(0.0, record.suspicion - self.rules.relief * elapsed) + charge
+        self._turn += 1
+        elapsed = (self._turn - record.last_turn) / len(self._records)
+        suspicion = max(0.0, record.suspicion - self.rules.relief * elapsed) + loudness
+        if record.turns >= self.rules.warm_up:
+            opposition = self._opposition(device, _direction(mixed), float(np.exp(record.log_rms - usual)))
+            charge = self.rules.severity * (opposition - self.rules.tolerance)
+            suspicion += min(max(charge, 0.0), self.rules.turn_charge)
         return DeviceRecord(
             turns=record.turns + 1,
-            last_turn=now + 1,
+            last_turn=self._turn,
             suspicion=min(suspicion, self.rules.fullest_account),
             log_rms=self.rules.memory * record.log_rms + (1.0 - self.rules.memory) * log_rms,
             sketch=mixed.tobytes(),
         )
 
-    def _norm_charge(self, log_rms: float, measures: list[DeviceRecord]) -> float:
-        usual = np.array([measure.log_rms for measure in measures])
-        z = float(robust_z(np.array([log_rms]), usual, self.rules.norm_floor)[0])
+    def _loudness(self, log_rms: float, others: npt.NDArray[np.float64]) -> float:
+        """Charge for a norm above the others'."""
+        z = float(robust_z(np.array([log_rms]), others, self.rules.norm_floor)[0])
         return min(max(z - self.rules.loud_above, 0.0), self.rules.loud_charge)
 
-    def _direction_charge(self, sketch: Sketch, log_rms: float, measures: list[DeviceRecord]) -> float:
-        """Charge for how far the device's usual update points against the sum of the others' unit directions.
+    def _opposition(self, device: DeviceId, direction: Direction, size: float) -> float:
+        """How far the device's usual update points against the sum S of the others' unit directions.
 
-        opposition = -cosine · min(2, RMS value / the others' median RMS value)
+        opposition = -cosine · min(2, RMS value / the others' median RMS value); nothing unless the mean cosine
+        between two of the m others, (|S|² / m - 1) / (m - 1), is informative.
         """
-        common = _unit(sum((_direction(m.sketch) for m in measures), np.zeros(1)))
-        size = min(2.0, float(np.exp(log_rms - np.median([m.log_rms for m in measures]))))
-        opposition = -size * float(_unit(sketch) @ common)
-        return min(max(self.rules.severity * (opposition - self.rules.tolerance), 0.0), self.rules.turn_charge)
+        others = len(self._directions) - (device in self._directions)
+        common = (self._common - self._directions.get(device, np.int64(0))) / _UNIT
+        if others < 2 or (float(common @ common) / others - 1) / (others - 1) < self.rules.informative:
+            return 0.0
+        return -min(2.0, size) * float(direction @ common) / _UNIT / float(np.linalg.norm(common))
 
     def _sketch(self, indices: IntArray, values: FloatArray) -> Sketch:
         """Sum of ±values in the bucket each index hashes to (splitmix64 of index and salt)."""
@@ -190,19 +214,10 @@ class Gate:
         return np.bincount(buckets, signs * values, self.rules.sketch_size).astype(np.float32)
 
 
-def _unit(vector: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    wide = vector.astype(np.float64)
-    return np.asarray(wide / max(float(np.linalg.norm(wide)), 1e-30))
-
-
-@functools.lru_cache(maxsize=4096)
-def _direction(sketch: bytes) -> npt.NDArray[np.float64]:
-    """A record's sketch at length 1; it is asked for with every update of every other device."""
-    return _unit(np.frombuffer(sketch, dtype=np.float32))
-
-
-def _median(values: list[float], otherwise: float) -> float:
-    return float(np.median(values)) if len(values) >= 2 else otherwise
+def _direction(sketch: Sketch) -> Direction:
+    """A sketch at length 1 in whole millionths: sums of them do not depend on the order."""
+    wide = sketch.astype(np.float64)
+    return np.rint(wide * (_UNIT / max(float(np.linalg.norm(wide)), 1e-30))).astype(np.int64)
 
 
 def _suspicion(record: DeviceRecord | None) -> float:

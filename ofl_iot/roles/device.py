@@ -111,8 +111,8 @@ class DeviceMachine:
         self._pulling = False
         self._resting = False
         self._step_s: float | None = None
-        self._unoffered = 0
-        """Trainings since the last release was prepared."""
+        self._unoffered = self._unoffered_steps = 0
+        """Trainings since the last release was prepared, and their steps."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
@@ -179,6 +179,7 @@ class DeviceMachine:
         for chunk in self.outbox.chunks_from(next_seq):
             self.model.released(chunk, perturbed=self.guard.perturbs)
         self._unoffered = int(np.any(self.model.unreleased))
+        self._unoffered_steps = self._unoffered * self._training.steps
         me = self.profile.device
         yield Subscribe(Kind.ASSIGNMENT, receiver=me)
         yield Subscribe(Kind.RECEIPT, receiver=me)
@@ -243,7 +244,7 @@ class DeviceMachine:
 
     def _payable(self) -> float:
         """Steps already paid for may leave even when the budget is spent."""
-        return self.guard.steps_left + self._unoffered * self._training.steps
+        return self.guard.steps_left + self._unoffered_steps
 
     # --- messages
 
@@ -317,6 +318,7 @@ class DeviceMachine:
             return
         self.model.trained(event.start, event.params)
         self._unoffered += 1
+        self._unoffered_steps += event.steps
         self._step_s = max(1e-9, event.seconds / max(1, event.steps))
         yield Persist((self._snapshot(),))
         yield tell("trained", "debug", loss=event.loss, steps=event.steps, seconds=event.seconds)
@@ -341,7 +343,7 @@ class DeviceMachine:
             model=self.profile.model,
             size=self.profile.size,
             base_round=self.model.round_no,
-            weight=float(max(1, self.profile.sample_count)),
+            weight=float(max(1, self._unoffered_steps)),
             update_no=self.outbox.next_seq,
         )
         model = self.model
@@ -349,7 +351,7 @@ class DeviceMachine:
 
     def _prepared(self, event: ReleasePrepared, now: float) -> Iterator[Command]:
         self._busy = False
-        self._unoffered = 0
+        self._unoffered = self._unoffered_steps = 0
         self.outbox.queue(event.pieces)
         yield from self._release(now)
         yield from self._pull(now)

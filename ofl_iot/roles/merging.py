@@ -1,11 +1,13 @@
-"""How much an arriving chunk counts: by data, by how often its device is heard, and whether it is to be trusted."""
+"""How much an arriving chunk counts: by data, by how much its device is heard, and whether it is to be trusted."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from ofl_iot.ids import DeviceId
 from ofl_iot.opportunity.merge import ArrivalRates, MergeSettings, merge_weight
@@ -52,11 +54,14 @@ class _Memory(msgspec.Struct, frozen=True, array_like=True):
 class WeightedMerging:
     """eta_i = min(max, |D_i| / |D| · mean rate / rate_i) · discount, then the gate's verdict.
 
-    The weight is at the device's update rate, so all chunks of one update count alike.
+    The weight is at the device's rate, so all chunks of one update count alike. How many training steps are behind an
+    update is the device's own claim: one of few steps counts more, but the gate sees it as loud as it then is.
     """
 
-    def __init__(self, rules: MergeRules, salt: int) -> None:
+    def __init__(self, rules: MergeRules, salt: int, steps: int = 1) -> None:
+        """`steps` of an undisturbed training: the most that one update may claim."""
         self._rules = rules
+        self._steps = steps
         self._settings = MergeSettings(max_weight=rules.max_weight, staleness_bound=rules.max_lag or None)
         self._rates = ArrivalRates()
         self._updates: dict[str, int] = {}
@@ -64,15 +69,17 @@ class WeightedMerging:
 
     def step(self, device: str, chunk: Chunk, now: float, members: Mapping[str, int], round_no: int) -> float:
         """The device's weight, scaled or refused by the gate."""
-        name = DeviceId(device)
+        name, steps = DeviceId(device), min(max(1.0, chunk.weight), self._steps)
         if self._updates.get(device) != chunk.update_no:
             self._updates[device] = chunk.update_no
-            self._rates = self._rates.observe(name, now)
+            self._rates = self._rates.observe(name, now, steps)
         compensation = self._rates.compensation(name) if self._rules.compensate_rate else 1.0
         own, total = max(1, members[device]), sum(max(1, count) for count in members.values())
         lag = float(max(0, round_no - chunk.base_round))
         weight = merge_weight(own, total, compensation, lag, self._settings)
-        admission = self._gate.observe(name, chunk.read_indices(), chunk.read_values())
+        # What noisy steps come to grows with their root.
+        whole_training = chunk.read_values() * np.float32(math.sqrt(self._steps / steps))
+        admission = self._gate.observe(name, chunk.read_indices(), whole_training)
         return weight * admission.scale if admission.accept else 0.0
 
     def snapshot(self) -> bytes:

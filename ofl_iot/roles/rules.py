@@ -22,7 +22,7 @@ class TrainingRules(msgspec.Struct, frozen=True):
 
     steps: AtLeastOne = 10
     longest_s: Positive = 5.0
-    """A training that would take longer makes fewer steps: what a slow device learnt must not be old when it arrives."""
+    """A training that would take longer makes fewer steps: what a slow device learnt must not arrive when it is old."""
     batch_size: AtLeastOne = 16
     learning_rate: Positive = 0.3
     momentum: Fraction = 0.0

@@ -53,6 +53,21 @@ def test_a_device_ten_times_slower_weighs_ten_times_more():
     assert rates.compensation(FAST) * 1.0 == pytest.approx(rates.compensation(SLOW) * 0.1)
 
 
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=20), st.integers(1, 50))
+def test_what_a_device_releases_in_small_pieces_counts_as_much_as_in_large_ones(gaps, steps):
+    """The same work in the same time has the same rate, however many updates carry it."""
+    whole, pieces, now = ArrivalRates().observe(FAST, 0.0, steps), ArrivalRates().observe(FAST, 0.0, 1), 0.0
+    for gap in gaps:
+        whole = whole.observe(FAST, now + gap, steps)
+        for piece in range(1, steps + 1):
+            pieces = pieces.observe(FAST, now + gap * piece / steps, 1)
+        now += gap
+    paces = [gap / steps for gap in gaps]
+    for rates in (whole, pieces):
+        step_s = rates.devices[FAST].step_s
+        assert min(paces) * 0.999 <= step_s <= max(paces) * 1.001
+
+
 def test_a_device_heard_once_is_taken_as_average():
     rates = rates_of([(FAST, 0.0), (FAST, 1.0), (NEW, 1.0)])
     assert rates.compensation(NEW) == 1

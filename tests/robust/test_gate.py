@@ -112,6 +112,27 @@ def test_a_loud_device_is_scaled_down_at_once_and_soon_blocked() -> None:
     assert gate.blocked() == {device(0)}
 
 
+def test_only_the_first_of_several_loud_updates_is_let_in() -> None:
+    gate = Gate(salt=1)
+    observe_all(gate, updates(6, 10, seed=6))
+    loud = [(w, i, 10.0 * v) for w, i, v in updates(6, 5, seed=9) if w == device(0)]
+    assert [answer.accept for answer in observe_all(gate, loud[:1])] == [True]
+    for released in loud[1:]:
+        observe_all(gate, [update for update in updates(6, 1, seed=10) if update[0] != device(0)])
+        assert not gate.observe(*released).accept
+
+
+def test_where_honest_devices_cancel_each_other_nobody_is_accused_of_a_direction() -> None:
+    """Near rest the updates sum to nothing, so that each points away from the sum of the others."""
+    rng = np.random.default_rng(12)
+    own = rng.normal(size=(4, SIZE))
+    own -= own.mean(axis=0)
+    gate, indices = Gate(salt=1), np.arange(SIZE)
+    for _ in range(40):
+        for i in range(4):
+            assert gate.observe(device(i), indices, own[i] + 0.3 * rng.normal(size=SIZE)).suspicion == 0.0
+
+
 def test_a_blocked_device_that_behaves_again_is_admitted() -> None:
     gate = Gate(salt=1)
     loud = [(w, i, 10.0 * v if w == device(0) else v) for w, i, v in updates(6, 10, seed=6)]

@@ -144,7 +144,7 @@ def test_training_is_stored_and_its_work_prepared_for_release() -> None:
     assert kinds(commands) == ["Persist", "Tell", "Compute"]
     (job,) = jobs(commands, PrepareRelease)
     np.testing.assert_array_equal(job.update, np.ones(SIZE))
-    assert (job.head.term, job.head.model, job.head.size, job.head.weight) == (1, MODEL, SIZE, 10.0)
+    assert (job.head.term, job.head.model, job.head.size, job.head.weight) == (1, MODEL, SIZE, 1.0)
 
 
 def test_a_chunk_is_durable_before_it_is_sent_and_the_window_is_kept() -> None:

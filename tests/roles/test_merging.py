@@ -13,8 +13,8 @@ SIZE = 400
 PLAIN = MergeRules(compensate_rate=False, gate=False)
 
 
-def update(values: np.ndarray, *, update_no: int = 1, base_round: int = 0) -> Chunk:
-    head = ChunkHead(1, b"tinytiny", SIZE, base_round, 1.0, update_no)
+def update(values: np.ndarray, *, update_no: int = 1, base_round: int = 0, steps: float = 1.0) -> Chunk:
+    head = ChunkHead(1, b"tinytiny", SIZE, base_round, steps, update_no)
     numbers = values.astype(np.float32)
     (piece,) = split_update(head, np.arange(SIZE), numbers, np.abs(numbers))
     return piece.chunk
@@ -44,6 +44,30 @@ def test_a_slow_device_counts_more_per_update_and_chunks_of_one_update_count_ali
             again = merging.step(B, update(ONES, update_no=second), second + 0.5, members, 0)
             assert again == pytest.approx(steps[B])
     assert steps[B] > 2 * steps[A]
+
+
+def test_an_update_of_few_steps_counts_more_and_no_claim_goes_beyond_a_training() -> None:
+    members = {A: 10, B: 10}
+    for claim, factor in ((2.0, 5.0), (10.0, 1.0), (1e12, 1.0), (1e-9, 10.0)):
+        merging = WeightedMerging(MergeRules(gate=False, max_weight=1.0), salt=1, steps=10)
+        steps: dict[str, float] = {}
+        for number in range(20):
+            steps[A] = merging.step(A, update(ONES, update_no=number, steps=10.0), float(number), members, 0)
+            steps[B] = merging.step(B, update(ONES, update_no=number, steps=claim), float(number), members, 0)
+        assert steps[B] / steps[A] == pytest.approx(factor, rel=0.01) or steps[B] == 1.0
+
+
+def test_who_claims_few_steps_for_a_whole_training_is_found_loud() -> None:
+    rng = np.random.default_rng(4)
+    members = {A: 1, B: 1, C: 1, "e": 1, "f": 1}
+    merging = WeightedMerging(MergeRules(), salt=7, steps=10)
+    steps: dict[str, float] = {}
+    for number in range(20):
+        for device in members:
+            claim = 1.0 if device == C else 10.0
+            chunk = update(rng.normal(size=SIZE), update_no=number, steps=claim)
+            steps[device] = merging.step(device, chunk, float(number), members, 0)
+    assert [device for device, step in steps.items() if step == 0] == [C]
 
 
 def test_an_update_that_lags_is_discounted_only_when_asked_for() -> None:

@@ -35,17 +35,21 @@ UNCOMPENSATED = Case(
 BY_PACE = Case("slow: clusters by resources", slow=True)
 
 _PRIVATE = {"download": {"gamma": 1.0}, "simulation": {"step_s": 0.04}}
-_RIGOROUS = {"mode": "rigorous", "epsilon": 8.0, "delta": 1e-5, "planned_steps": 700}
+_RIGOROUS = {"mode": "rigorous", "epsilon": 8.0, "delta": 1e-5, "planned_steps": 700, "clip_norm": 0.5}
 OPEN = Case("no privacy", {**_PRIVATE, "training": {"batch_size": 512, "learning_rate": 1.0}}, private=True)
 PRIVATE = Case(
     "rigorous, eps 8",
-    {**_PRIVATE, "training": {"batch_size": 512, "learning_rate": 8.0, "momentum": 0.0}, "privacy": _RIGOROUS},
+    {**_PRIVATE, "training": {"batch_size": 512, "learning_rate": 20.0, "momentum": 0.0}, "privacy": _RIGOROUS},
     private=True,
 )
 OPEN_LINEAR = Case("no privacy, no hidden layer", OPEN.sections, private=True, widths=())
 PRIVATE_LINEAR = Case(
     "rigorous, eps 8, no hidden layer",
-    {**PRIVATE.sections, "training": {"batch_size": 512, "learning_rate": 4.0, "momentum": 0.0}},
+    {
+        **PRIVATE.sections,
+        "training": {"batch_size": 512, "learning_rate": 4.0, "momentum": 0.0},
+        "privacy": {**_RIGOROUS, "clip_norm": 1.0},
+    },
     private=True,
     widths=(),
 )

@@ -22,7 +22,6 @@ from ofl_iot.opportunity.density import is_spread, smooth_histogram
 MAX_CLUSTERS = 4
 _DEPTH = 0.01  # a valley counts if it lies this share of the highest peak below both its sides
 _LARGEST = float(np.finfo(np.float32).max)
-_SIGN = np.array([1, -1], np.float32)
 _FEWEST = 8  # values below which a density says nothing
 
 
@@ -74,10 +73,13 @@ def perturb(values: Vector, eps2: float, rng: np.random.Generator, *, max_cluste
 
 
 def laplace(count: int, rng: np.random.Generator) -> Vector:
-    """Draws from Lap(1): an exponential with a random sign, twice as fast as numpy's own in float32."""
-    noise = rng.standard_exponential(count, dtype=np.float32)
-    signs = np.unpackbits(np.frombuffer(rng.bytes((count + 7) // 8), np.uint8), count=count)
-    noise *= _SIGN.take(signs)
+    """Draws from Lap(1): the logarithm of a uniform number of 31 random bits, and another bit as its sign."""
+    words = rng.integers(0, 2**64, size=(count + 1) // 2, dtype=np.uint64).view(np.uint32)[:count]
+    noise: Vector = (words >> np.uint32(1)).astype(np.float32)
+    noise += np.float32(0.5)
+    noise *= np.float32(2**-31)
+    np.log(noise, out=noise)
+    noise.view(np.uint32)[:] ^= words << np.uint32(31)
     return noise
 
 

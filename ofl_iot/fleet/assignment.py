@@ -104,7 +104,7 @@ def plan_assignments(
     members = _members(ids, grouping.labels, len(grouping.centres))
     sitting = frozenset(leaders(previous)) if previous else frozenset()
     candidates = _candidates(ids, reports, trusted, sitting, settings.election)
-    for device in candidates.keys() & set(failing):
+    for device in sorted(candidates.keys() & set(failing)):
         candidates[device] = replace(candidates[device], fit=False)
     offices = elect(members, candidates, service, sitting, settings.election)
     clusters = tuple(

@@ -380,7 +380,7 @@ class CoordinatorMachine:
         cluster = self.roster.cluster_of(device)
         if cluster is not None:
             yield tell("joined", device=device, leader=cluster.leader)
-            yield from self._publish_assignments({cluster.leader, device})
+            yield from self._publish_assignments(dict.fromkeys((DeviceId(cluster.leader), device)))
 
     # --- lost leaders
 

@@ -40,7 +40,7 @@ class LedgerRules:
     norm_floor       least deviation of log norms: honest leaders differ by that much anyway
     band_floor       the same for the log share of energy in the high band
     informative      least mean cosine within the majority for directions to mean anything,
-    informative_few  and over the root of its members: the best of a few agree by chance
+    informative_few  and this over the others in it: the best of a few agree by chance
     tolerance        cosine with the majority, as a negative multiple of the mean within it, that is still forgiven
     severity         charge per unit of that multiple beyond the tolerance
     heaviest_charge  most one statistic can charge in one round
@@ -54,7 +54,7 @@ class LedgerRules:
     norm_floor: float = 0.15
     band_floor: float = 0.1
     informative: float = 0.18
-    informative_few: float = 0.45
+    informative_few: float = 0.7
     tolerance: float = 0.3
     severity: float = 3.0
     heaviest_charge: float = 2.0
@@ -130,8 +130,8 @@ def _worst(accounts: FloatArray, limit: float, most: int) -> BoolArray:
 
 def _disagreement(found: Agreement, rules: LedgerRules) -> FloatArray:
     """Charge for pointing away from the majority, negative for agreeing; 0 when directions say nothing."""
-    members = np.count_nonzero(found.core)
-    if found.within < max(rules.informative, rules.informative_few / np.sqrt(members)):
+    others = max(1, int(np.count_nonzero(found.core)) - 1)
+    if found.within < max(rules.informative, rules.informative_few / others):
         return np.zeros(found.support.size)
     beyond = -found.support / found.within - rules.tolerance
     return np.clip(rules.severity * beyond, -rules.relief, rules.heaviest_charge)

@@ -100,7 +100,11 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest
         digits._digits_file()
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"1,2,x\n"), gzip.compress(b"1,2,3\n4,5,6\n")])
+@pytest.mark.parametrize(
+    "content",
+    [b"no gzip", gzip.compress(b"1,2,x\n"), gzip.compress(b"1,2,3\n4,5,6\n")],
+    ids=["not packed", "not numbers", "too few"],
+)
 def test_a_damaged_digits_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "digits.csv.gz"
     path.write_bytes(content)

@@ -61,6 +61,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         gzip.compress(b"\0\0\x08\x03\0\0"),
         packed(np.zeros(9, np.uint8))[:-9],
     ],
+    ids=["empty", "not packed", "too short", "of another type", "without its sizes", "cut off"],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, blob: bytes) -> None:
     (tmp_path / "broken.gz").write_bytes(blob)

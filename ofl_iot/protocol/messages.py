@@ -176,6 +176,8 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True, tag="contributi
     updates: Count
     """Number of chunks merged."""
     observed: tuple[Observation, ...] = ()
+    effort: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    """Training steps behind what was merged, each by the share of the model it told of; 0 from who does not know."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):

@@ -17,8 +17,8 @@ RARITY_CAP = 4.0
 def rarity(sizes: npt.ArrayLike, merges: npt.ArrayLike, cap: float = RARITY_CAP) -> FloatArray:
     """How much rarer than usual a cluster's updates are.
 
-    rarity_i = min(cap, r̄ / r_i) with r_i the updates merged per device of cluster i since the last round and r̄
-    their mean weighted by data size. A cluster that merged nothing has nothing to say: 0.
+    rarity_i = min(cap, r̄ / r_i) with r_i what was merged per device of cluster i since the last round and r̄ its
+    mean weighted by data size. A cluster that merged nothing has nothing to say: 0.
     """
     if cap < 1.0:
         raise ConfigError(f"rarity cap {cap}: use 1 (no compensation) or more")

@@ -195,6 +195,8 @@ class Contributed:
     """Chunks merged into it."""
     members: int = 1
     """Devices in its cluster."""
+    effort: float = 0.0
+    """Training steps behind it, each by the share of the model it told of; 0 = not known."""
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,8 @@ class LeaderMachine:
         self.profile = profile
         self._rules = rules
         self._merging = merging
+        self._effort = 0.0
+        """Of what is frozen, as the coordinator weighs it; a round without it adds it to the next."""
         self._keys = keys
         self.cluster: ClusterModel | None = None
         self._assignment: Assignment | None = None
@@ -379,6 +381,7 @@ class LeaderMachine:
         elif opened.round_no > cluster.round_no:
             key = self._key_for(opened)
             update = cluster.freeze(opened.round_no)
+            self._effort += self._merging.take_effort()
             self._sender = None
             yield Persist((*self._snapshot(), Delete(STATE, "body")))
             yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key))
@@ -404,6 +407,7 @@ class LeaderMachine:
             sample_count=sum(self._members.values()),
             updates=sum(len(settlement.seqs) for settlement in merged),
             observed=tuple(each for each in self._observer.report() if each.device in self._members),
+            effort=self._effort,
         )
         body = encode_body(contribution)
         self._sender = self._sender_of(body, event.round_no)
@@ -454,6 +458,8 @@ class LeaderMachine:
             for i in version.manifest.included
         )
         served = cluster.adopt(version.values, round_no, included=included)
+        if included:
+            self._effort = 0.0
         self._sender = None
         yield Persist((*self._snapshot(), Delete(STATE, "body")))
         yield from self._intake.stop()

@@ -87,7 +87,7 @@ class OpenRound:
     def contributed(self, members: Mapping[str, int]) -> tuple[Contributed, ...]:
         """All that came, as the aggregation takes it; `members` has the size of each leader's cluster."""
         return tuple(
-            Contributed(leader, each.payload, each.sample_count, each.updates, members.get(leader, 1))
+            Contributed(leader, each.payload, each.sample_count, each.updates, members.get(leader, 1), each.effort)
             for leader, each in sorted(self._contributions.items())
         )
 

@@ -15,10 +15,14 @@ from ofl_iot.roles.commands import Contributed
 def weigh(
     scores: RoundScores, contributions: Mapping[str, Contributed], evidence: Mapping[str, float], form: str
 ) -> tuple[dict[str, float], Verdict]:
-    """Each leader's weight: data size · rarity · s-factor (Eq. 6), over those that merged anything."""
+    """Each leader's weight: data size · rarity · s-factor (Eq. 6), over those that merged anything.
+
+    Rarity goes by training steps a device. If one leader does not know (it was restarted), it goes by chunks for all.
+    """
     verdict = s_factor(form)(scores, {DeviceId(leader): value for leader, value in evidence.items()})
     rows = [contributions[leader] for leader in scores.leaders]
     sizes = [float(row.sample_count if row.updates else 0) for row in rows]
-    merges = [row.updates / max(1, row.members) for row in rows]
+    known = all(row.effort > 0 for row in rows if row.updates)
+    merges = [(row.effort if known else row.updates) / max(1, row.members) for row in rows]
     weights = cluster_weights(sizes, verdict.multipliers, merges, renormalise=verdict.renormalise)
     return {str(leader): float(weight) for leader, weight in zip(scores.leaders, weights, strict=True)}, verdict

@@ -140,10 +140,12 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
 }
 BODIES: dict[str, tuple[Body, str]] = {
     "contribution": (
-        Contribution(b"payload", (Settlement("truck-2", (5, 8)),), 120, 2, (Observation("truck-2", 4, 1.5, 9, 0.5),)),
+        Contribution(
+            b"payload", (Settlement("truck-2", (5, 8)),), 120, 2, (Observation("truck-2", 4, 1.5, 9, 0.5),), 2.5
+        ),
         (
-            "920196ac636f6e747269627574696f6ec4077061796c6f61649192a7747275636b2d329205087802"
-            "9195a7747275636b2d3204cb3ff800000000000009cb3fe0000000000000"
+            "920197ac636f6e747269627574696f6ec4077061796c6f61649192a7747275636b2d329205087802"
+            "9195a7747275636b2d3204cb3ff800000000000009cb3fe0000000000000cb4004000000000000"
         ),
     ),
     "key open": (

@@ -46,6 +46,7 @@ from tests.roles.parties import (
     A,
     B,
     C,
+    Unweighted,
     arrived,
     assigned,
     assignment,
@@ -529,6 +530,34 @@ def sum_of(chunks: set[tuple[str, int]]) -> np.ndarray:
         assert isinstance(chunk, Chunk)
         total[chunk.read_indices()] += chunk.read_values()
     return total
+
+
+class Counting(Unweighted):
+    """Every chunk takes one step of training."""
+
+    effort = 0.0
+
+    def step(self, *given: object) -> float:  # type: ignore[override]
+        self.effort += 1.0
+        return 1.0
+
+    def take_effort(self) -> float:
+        effort, self.effort = self.effort, 0.0
+        return effort
+
+
+def test_the_effort_behind_a_contribution_that_was_not_included_is_told_with_the_next() -> None:
+    machine = in_office()
+    machine._merging = Counting()
+    machine.handle(update(1), 0.0)
+    assert contribute(machine, 1)[1].effort == 1.0
+    give_model(machine, 1)
+    machine.handle(update(2), 0.0)
+    _, contribution, inclusion = contribute(machine, 2, base=1)
+    assert contribution.effort == 2.0
+    give_model(machine, 2, included=(inclusion,))
+    machine.handle(update(3), 0.0)
+    assert contribute(machine, 3, base=2)[1].effort == 1.0
 
 
 def test_a_restart_during_a_round_sends_the_same_body() -> None:

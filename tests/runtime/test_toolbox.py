@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -181,6 +183,17 @@ def test_the_clear_sum_is_the_mean_weighted_by_samples(clusters: list[tuple[list
     assert np.allclose(result.update, wanted, atol=1e-3)
     assert sum(result.weights.values()) == pytest.approx(1.0)
     assert not result.refused
+
+
+def test_clusters_that_trained_less_are_raised_and_chunks_count_only_where_steps_are_not_known() -> None:
+    body = np.ones(SIZE, "<f4").tobytes()
+    quick = Contributed("quick", body, 10, updates=4, members=2, effort=80.0)
+    slow = Contributed("slow", body, 10, updates=4, members=2, effort=40.0)
+    weights = aggregate_clear(AggregateRound(1, (quick, slow)), SIZE, "mean").weights
+    assert weights["slow"] == pytest.approx(2 * weights["quick"])
+    restarted = replace(slow, effort=0.0)
+    weights = aggregate_clear(AggregateRound(1, (quick, restarted)), SIZE, "mean").weights
+    assert weights["slow"] == pytest.approx(weights["quick"])
 
 
 def test_what_cannot_be_used_is_refused_by_name_and_the_rest_counts() -> None:

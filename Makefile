@@ -2,6 +2,7 @@
 PYTHON ?= python3
 DEMO   := .venv-demo
 VENV   := .venv
+JOBS   ?= auto
 PIP    := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: demo test test-slow check coverage clean
@@ -11,13 +12,13 @@ demo: $(DEMO)/.installed
 	$(DEMO)/bin/ofl sim
 
 test: $(VENV)/.installed
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) $(ARGS)
 
 test-slow: $(VENV)/.installed
 	$(VENV)/bin/python -m pytest -m slow $(ARGS)
 
 coverage: $(VENV)/.installed
-	$(VENV)/bin/python -m pytest --cov --cov-report=term --cov-fail-under=90 $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --cov --cov-report=term --cov-fail-under=90 $(ARGS)
 
 check: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

@@ -65,7 +65,9 @@ def test_resets_and_stalls_cost_time_but_no_chunk(tcp_proxy: Any, tmp_path: Path
         config = tmp_path / "ofl.toml"
         with ThreadPoolExecutor(2) as executor:
             async with EmbeddedBroker() as broker, tcp_proxy(broker.port) as proxy:
-                config.write_text(QUICK.format(port=proxy.port, rounds=ROUNDS, protection="clear"))
+                config.write_text(
+                    QUICK.format(port=proxy.port, rounds=ROUNDS, protection="clear", server_dec="coordinator")
+                )
                 settings = load_settings(Settings, [config], {}, {}).settings
                 parties = live_parties(settings, tmp_path, executor)
                 async with running(parties) as coordinator:

@@ -1,9 +1,10 @@
 """With which settings each system learns each data set, in full and in quick runs.
 
-Every system may train each device for the same number of steps (`Budget`). How it uses them was chosen on validation
+Every system may train each device for the same number of steps (`Budget`) or for fewer (`Choice.share`). How it uses them was chosen on validation
 samples with seed 0, never on test samples, from a handful of tries each and not from a grid: on MNIST six of OFL and
 five of FedAvg, on SVHN two and one, on Cora five and one, on CiteSeer and PubMed two and one (learning rates 0.02 to
-0.1, momentum 0.5 and 0.9, 5 to 20 local steps). Fashion-MNIST has MNIST's; CFL and RFL-HA have FedAvg's.
+0.1, momentum 0.5 and 0.9, 5 to 20 local steps). Fashion-MNIST has MNIST's; CFL and RFL-HA have FedAvg's,
+RFL-HA the whole budget.
 `python -m agents.reproduce.tuning` tries the same number of choices for each system.
 """
 
@@ -79,6 +80,7 @@ CHOSEN: dict[str, Choice] = {
     **{f"{name}/ofl": _OFL_IMAGES for name in IMAGES},
     "svhn/ofl": msgspec.structs.replace(_OFL_IMAGES, gamma_down=0.2),
     **dict.fromkeys(GRAPHS, _GRAPHS),
+    **{f"{name}/rfl-ha": msgspec.structs.replace(_GRAPHS, share=1.0) for name in GRAPHS},
     **{f"{name}/ofl": _OFL_GRAPHS for name in GRAPHS},
 }
 """By data set, or by "dataset/system" where a system has its own."""

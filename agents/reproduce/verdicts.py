@@ -57,26 +57,32 @@ def compare(ours: Spread, paper_mean: float, paper_deviation: float = 0.0) -> Ve
 
 @dataclass(frozen=True)
 class Target:
-    """A promise: the figure, its bound, and whether it holds; None if it was not measured."""
+    """A promise: the figure, its bound, and whether it holds; None if either was not measured."""
 
     what: str
     value: float | None
-    bound: float
+    bound: float | None
     at_most: bool = False
+    beyond: bool = False
+    """Whether the bound itself does not do."""
     unit: str = ""
 
     @property
     def met(self) -> bool | None:
         """Without tolerance."""
-        if self.value is None:
+        if self.value is None or self.bound is None:
             return None
+        if self.beyond and self.value == self.bound:
+            return False
         return self.value <= self.bound if self.at_most else self.value >= self.bound
 
     @property
     def text(self) -> str:
         """In words."""
-        side = "at most" if self.at_most else "at least"
-        promise = f"{self.what}: {side} {self.bound:.4g}{self.unit}"
+        if self.bound is None:
+            return f"{self.what}; not measured in this run"
+        side = {(False, False): "at least", (False, True): "more than", (True, False): "at most", (True, True): "below"}
+        promise = f"{self.what}: {side[self.at_most, self.beyond]} {self.bound:.4g}{self.unit}"
         if self.value is None:
             return f"{promise}; not measured in this run"
         if self.met:

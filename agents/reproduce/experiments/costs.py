@@ -262,7 +262,11 @@ def _features(options: Options, found: Found) -> list[Block]:
         for name in paper.FEATURES_ORDER
     ]
     columns = ("feature of OFL", "paper", "here", "how that was seen", "others that have it, by the paper")
-    return [table(columns, rows, "Each feature probed on the production code; the others' are the paper's word.")]
+    return [
+        table(
+            columns, rows, "OFL's features were each probed on the production code; the others' are the paper's word."
+        )
+    ]
 
 
 def _figure(options: Options, found: Found) -> Figure | None:

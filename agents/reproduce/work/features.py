@@ -5,6 +5,7 @@ A resource is perceived if a change of it alone changes what a device plans (Eq.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from agents.reproduce.worker import Tell
 from ofl_iot.crypto.encryption import encrypt, weighted_sum
 from ofl_iot.crypto.entropy import SystemEntropy
 from ofl_iot.crypto.params import MAIN
-from ofl_iot.crypto.threshold import final_decrypt, partial_decrypt, server_decrypt
-from ofl_iot.errors import CryptoError
+from ofl_iot.crypto.threshold import DecryptionShare, HeldDecryption, final_decrypt, partial_decrypt, server_decrypt
+from ofl_iot.errors import WrongShareError
 from ofl_iot.fleet.devices import DEVICE_TYPES
 from ofl_iot.fleet.features import FeatureWeights, features
 from ofl_iot.fleet.trust import Evidence, TrustSettings, assess
@@ -44,13 +45,16 @@ def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:  # noqa: A
     tell(0.4, "encryption")
     withstood = _refused_shares()
     tell(0.7, "a straggler")
-    closed, planned = _rounds_with_a_straggler()
+    closed, planned, leaders, devices = _rounds_with_a_straggler()
     found = {
         **perceived,
-        "H": (True, "leaders merge their clusters, the coordinator merges leaders; counted in the rows below"),
-        "S": (withstood[0], "an aggregate of three leaders with the shares of two does not decrypt"),
+        "H": (1 < leaders < devices, f"{leaders} leaders, not {devices} devices, were asked to contribute to a round"),
+        "S": (
+            withstood[0],
+            "an aggregate of three leaders does not decrypt with the shares of two and a scrambled third",
+        ),
         "AS": (closed == planned, f"{closed} of {planned} rounds closed though one of four devices never finished"),
-        "CS": (withstood[1], "nor does it for the coordinator with all leaders but one"),
+        "CS": (withstood[1], "nor does it for the coordinator with all leaders but one, who answer for the third too"),
     }
     return {"features": {name: {"there": there, "seen": seen} for name, (there, seen) in found.items()}}
 
@@ -98,34 +102,38 @@ def _moved(changed: Telemetry, weights: FeatureWeights) -> bool:
 
 
 def _refused_shares() -> tuple[bool, bool]:
-    """Whether two of three leaders, and the coordinator with two of three, fail to decrypt."""
+    """Whether two of three leaders fail to decrypt, with noise or with an answer of their own in the third's place."""
     entropy, values = SystemEntropy(), np.linspace(-0.1, 0.1, 1000)
     keys = Keys(MAIN, 3, 3, entropy)
     sealed = [encrypt(keys.public, values, keys.origin(member), entropy) for member in keys.members]
     total = weighted_sum(sealed, [1 / 3] * 3)
     held, request = server_decrypt(keys.public, total, keys.members, keys.members, entropy)
     shares = [partial_decrypt(keys.shares[member], request, entropy) for member in keys.members]
-    forged = [*shares[:2], partial_decrypt(keys.shares[keys.members[1]], request, entropy)]
-    return _fails(held, shares[:2]), _fails(held, forged)
+    missing = shares[2]
+    noise = replace(missing, values=np.random.default_rng(1).permuted(missing.values, axis=-1))
+    forged = replace(missing, values=partial_decrypt(keys.shares[keys.members[1]], request, entropy).values)
+    return _decrypts_not(held, [*shares[:2], noise]), _decrypts_not(held, [*shares[:2], forged])
 
 
-def _fails(held: Any, shares: Any) -> bool:
+def _decrypts_not(held: HeldDecryption, shares: list[DecryptionShare]) -> bool:
     try:
         final_decrypt(held, shares)
-    except CryptoError:
+    except WrongShareError:
         return True
     return False
 
 
-def _rounds_with_a_straggler() -> tuple[int, int]:
-    """Rounds closed of those planned while one device never ends its first training."""
+def _rounds_with_a_straggler() -> tuple[int, int, int, int]:
+    """Rounds closed of those planned while one device never ends its first training; leaders asked, and devices."""
     plan = Plan(rounds=3, round_s=5.0, protection="clear", options={"fleet": {"clusters": 2, "gather_s": 1.0}})
     devices, judge = digits_federation(4, 1)
     members = [Member(device, slowness=1e9 if place == 0 else 1.0) for place, device in enumerate(devices)]
-    closed = [0]
+    closed, leaders = [0], [0]
 
     def listen(_name: str, told: Told, _now: float) -> None:
         closed[0] += told.what == "round closed"
+        if told.what == "round open":
+            leaders[0] = max(leaders[0], int(str(told.fields["leaders"])))
 
     world = make_world(ofl_settings(plan), members, judge, listen)
 
@@ -134,4 +142,4 @@ def _rounds_with_a_straggler() -> tuple[int, int]:
         return isinstance(machine, CoordinatorMachine) and machine.finished
 
     world.run(done, limit_s=500.0)
-    return closed[0], plan.rounds
+    return closed[0], plan.rounds, leaders[0], len(devices)

@@ -36,7 +36,8 @@ def write_private(file: Path, data: bytes, mode: int = 0o600) -> None:
                 stream.write(data)
                 stream.flush()
                 os.fchmod(stream.fileno(), mode)
-                if held is not None:
+                if held is not None and _owners(held) != _owners(os.fstat(stream.fileno())):
+                    # The sandbox of ofl-renew.service refuses this call, even where it would change nothing.
                     os.fchown(stream.fileno(), held.st_uid, held.st_gid)
                 os.fsync(stream.fileno())
             temporary.replace(file)
@@ -50,6 +51,10 @@ def write_private(file: Path, data: bytes, mode: int = 0o600) -> None:
             os.close(directory)
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror}; its folder must exist and be writable") from error
+
+
+def _owners(status: os.stat_result) -> tuple[int, int]:
+    return status.st_uid, status.st_gid
 
 
 def new_tls_key() -> ec.EllipticCurvePrivateKey:

@@ -116,6 +116,13 @@ def test_credentials_follow_the_identity(tmp_path: Path, capsys: pytest.CaptureF
     assert not dropin.exists()
 
 
+def test_a_renewal_does_not_fail_for_units_that_are_not_installed(tmp_path: Path) -> None:
+    install(tmp_path, "agent")
+    restarts = [line for line in unit_of(tmp_path, "renew").read_text().splitlines() if "systemctl" in line]
+    assert restarts
+    assert all(re.match(r"Exec\w+=-", line) for line in restarts)
+
+
 def test_on_a_jetson_the_agent_may_use_the_gpu(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nv_tegra_release").touch()

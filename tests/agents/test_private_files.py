@@ -52,3 +52,16 @@ def test_what_root_writes_anew_stays_its_owners(tmp_path: Path) -> None:
     write_private(tmp_path / "certificate.pem", b"new")
     held = (tmp_path / "certificate.pem").stat()
     assert (held.st_uid, held.st_gid, held.st_mode & 0o777) == (12345, 12345, 0o600)
+
+
+def test_a_sandbox_that_gives_no_files_away_does_not_keep_root_from_writing_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_descriptor: int, _user: int, _group: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    write_private(tmp_path / "certificate.pem", b"old")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", refused)
+    write_private(tmp_path / "certificate.pem", b"new")
+    assert (tmp_path / "certificate.pem").read_bytes() == b"new"

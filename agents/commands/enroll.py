@@ -20,7 +20,7 @@ from agents.enrolment.client import Newcomer, fetch_crl, parse_server, renew
 from agents.enrolment.files import write_private
 from agents.enrolment.report import table
 from ofl_iot.errors import ConfigError
-from ofl_iot.identity.certificates import DAY_S, certificate_from, federation_of, fingerprint_of
+from ofl_iot.identity.certificates import DAY_S, certificate_from, federation_of, fingerprint_of, read
 from ofl_iot.identity.dates import shown
 from ofl_iot.identity.enrolment import Enrolment
 from ofl_iot.identity.names import party_id
@@ -130,6 +130,7 @@ def _crl(options: argparse.Namespace) -> None:
 
 def _add_sign(parser: argparse.ArgumentParser) -> None:
     _add_ca(parser)
+    parser.add_argument("--id", required=True, help="whose request it must be; an earlier certificate of it ends")
     parser.add_argument("--request", type=Path, required=True, metavar="FILE", help="what `ofl enroll request` wrote")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the answer, for `ofl enroll accept`")
     _add_certificate(parser)
@@ -138,9 +139,13 @@ def _add_sign(parser: argparse.ArgumentParser) -> None:
 def _sign(options: argparse.Namespace) -> None:
     authority = Authority(options.ca)
     lifetime_s = options.days * DAY_S if options.days is not None else None
-    certificate = authority.sign(_read(options.request), time.time(), lifetime_s, options.host)
+    name = party_id(options.id)
+    try:
+        certificate = authority.sign(name, _read(options.request), time.time(), lifetime_s, options.host)
+    finally:
+        authority.close()
     write_private(options.out, certificate + (options.ca / "ca.pem").read_bytes(), 0o644)
-    authority.close()
+    sys.stdout.write(f"signed {name} until {shown(read(certificate_from(certificate)).validity.not_after)}\n")
 
 
 # --- on a device

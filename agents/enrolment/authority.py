@@ -161,10 +161,21 @@ class Authority:
             self.write_crl(now)
         return issued.pem
 
-    def sign(self, request_pem: bytes, now: float, lifetime_s: float | None = None, hosts: Sequence[str] = ()) -> bytes:
-        """The certificate (PEM) for a request that the operator carried here in a file."""
-        request = self._readable(request_pem)
-        name = request.bearer.name
+    def sign(
+        self,
+        name: DeviceId,
+        request_pem: bytes,
+        now: float,
+        lifetime_s: float | None = None,
+        hosts: Sequence[str] = (),
+    ) -> bytes:
+        """The certificate (PEM) for a request that the operator carried here in a file, for the party he expects."""
+        asking = self._readable(request_pem).bearer.name
+        if asking != name:
+            raise RefusedError(
+                f"this request is of {asking}, not of {name}: nothing was signed; find out who made it before you "
+                f"sign it with `--id {asking}`"
+            )
         token = self.make_token(name, now, valid_s=60.0, lifetime_s=lifetime_s, hosts=hosts)
         return self.admit(token.secret, request_pem, now)
 

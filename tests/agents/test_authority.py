@@ -189,8 +189,8 @@ def test_a_revoked_party_is_on_the_list_until_it_would_have_expired_anyway(ca: A
 
 
 def test_what_expired_long_ago_is_forgotten_and_nothing_else(ca: Authority) -> None:
-    ca.sign(asking("truck-7"), NOW)
-    ca.sign(asking("truck-8"), NOW, 300 * DAY_S)
+    ca.sign(DeviceId("truck-7"), asking("truck-7"), NOW)
+    ca.sign(DeviceId("truck-8"), asking("truck-8"), NOW, 300 * DAY_S)
     ca.revoke("truck-8", NOW)
     ca.make_token(TRUCK, NOW, HOUR_S)
     ca.tidy(NOW + LIFETIME_S + KEPT_S - 1)
@@ -249,9 +249,9 @@ def test_times_that_make_no_sense_are_refused(ca: Authority, valid_s: float, lif
 
 
 def test_a_request_that_was_carried_is_answered_and_the_books_show_everybody(ca: Authority) -> None:
-    pem = ca.sign(asking("truck-7"), NOW, LIFETIME_S)
+    pem = ca.sign(DeviceId("truck-7"), asking("truck-7"), NOW, LIFETIME_S)
     assert verify(certificate_from(pem), ca.certificate, NOW).bearer.name == "truck-7"
-    ca.sign(asking("truck-8"), NOW)
+    ca.sign(DeviceId("truck-8"), asking("truck-8"), NOW)
     ca.revoke("truck-8", NOW, "sold")
     ca.make_token(None, NOW, HOUR_S)
     ca.make_token(TRUCK, NOW - 2 * HOUR_S, HOUR_S)

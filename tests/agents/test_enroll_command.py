@@ -122,7 +122,8 @@ def test_a_device_without_a_network_is_enrolled_by_files(ofl: Ofl, service: Runn
     truck, request, answer = tmp_path / "truck", tmp_path / "request.pem", tmp_path / "answer.pem"
     ofl("enroll", "request", "--identity", truck, "--id", "truck-1", "--out", request)
     assert (truck / KEY).read_text().splitlines()[1] not in request.read_text()
-    ofl("enroll", "sign", "--ca", service.folder, "--request", request, "--out", answer, "--days", 3)
+    sign = ("enroll", "sign", "--ca", service.folder, "--request", request, "--out", answer, "--days", 3)
+    assert re.match(r"signed truck-1 until \d{4}-", ofl(*sign, "--id", "truck-1"))
     accept = ("enroll", "accept", "--identity", truck, "--id", "truck-1", "--answer")
     assert "fingerprint" in ofl(*accept, answer, "--fingerprint", "00", fails=2)
     assert "two certificates" in ofl(*accept, request, "--fingerprint", "00", fails=2)
@@ -131,6 +132,19 @@ def test_a_device_without_a_network_is_enrolled_by_files(ofl: Ofl, service: Runn
     assert "ofl enroll renew" in ofl(
         *("enroll", "request", "--identity", truck, "--id", "truck-1", "--out", request), fails=2
     )
+
+
+def test_a_request_is_signed_for_the_name_that_the_operator_expects_alone(
+    ofl: Ofl, service: Running, tmp_path: Path
+) -> None:
+    request, answer = tmp_path / "request.pem", tmp_path / "answer.pem"
+    ofl("enroll", "request", "--identity", tmp_path / "thief", "--id", "coordinator", "--out", request)
+    sign = ("enroll", "sign", "--ca", service.folder, "--request", request, "--out", answer)
+    assert "this request is of coordinator, not of truck-1" in ofl(*sign, "--id", "truck-1", fails=1)
+    assert not answer.exists()
+    assert "coordinator" not in ofl("enroll", "list", "--ca", service.folder)
+    with pytest.raises(SystemExit):
+        ofl(*sign)
 
 
 def test_a_broker_gets_its_hosts(ofl: Ofl, service: Running, at: str, tmp_path: Path) -> None:

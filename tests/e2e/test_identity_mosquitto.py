@@ -37,7 +37,7 @@ def enrol(ca: Authority, folder: Path, name: str, hosts: tuple[str, ...] = ()) -
     request = newcomer.request(ca.federation)
     make_private_folder(folder)
     write_private(folder / CA, ca.certificate.public_bytes(Encoding.PEM))
-    newcomer.accept(ca.sign(request, time.time(), hosts=hosts))
+    newcomer.accept(ca.sign(newcomer.name, request, time.time(), hosts=hosts))
     return IdentityFolder(folder)
 
 

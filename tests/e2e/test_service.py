@@ -90,7 +90,7 @@ def enrolled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[st
         folder, request, answer = (tmp_path / f"{name}{suffix}" for suffix in ("", ".request", ".answer"))
         who, host = ["--identity", str(folder), "--id", name], ["--host", "127.0.0.1"] if name == "broker" else []
         assert main(["enroll", "request", *who, "--federation", federation, "--out", str(request)]) == 0
-        signing = ["--ca", str(ca), "--request", str(request), "--out", str(answer)]
+        signing = ["--ca", str(ca), "--id", name, "--request", str(request), "--out", str(answer)]
         assert main(["enroll", "sign", *signing, *host]) == 0
         assert main(["enroll", "accept", *who, *trust, "--answer", str(answer)]) == 0
         return folder

@@ -24,7 +24,6 @@ SETTINGS, IDENTITY, AGENT_ENV = Path("etc/ofl/ofl.toml"), Path("etc/ofl/identity
 _UNITS, _TMPFILES = Path("etc/systemd/system"), Path("etc/tmpfiles.d/ofl.conf")
 _EXECUTABLE_IN_UNIT = "/usr/local/bin/ofl"
 _HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108  # what the sandbox does not show
-_OPTIONAL_CREDENTIALS = ("crl.pem",)
 _RENEWAL = ("ofl-renew.service", "ofl-renew.timer")
 _TEGRA = Path("etc/nv_tegra_release")
 """What a Jetson has and no other machine."""
@@ -131,11 +130,10 @@ class Installation:
         return load_settings(Settings, [installed], {}, {}).settings if installed.exists() else self.given.settings
 
     def _identity_text(self) -> str | None:
-        if not self.identity:
-            return "# Installed with --without-identity\n[Service]\nLoadCredential=\n"
-        more = [name for name in _OPTIONAL_CREDENTIALS if (self.root / IDENTITY / name).exists()]
-        lines = [f"LoadCredential={name}:/{IDENTITY / name}" for name in more]
-        return "\n".join(["[Service]", *lines, ""]) if lines else None
+        """Nothing, unless the unit's credentials are not wanted."""
+        if self.identity:
+            return None
+        return "# Installed with --without-identity\n[Service]\nLoadCredential=\nSetCredential=\n"
 
     def _jetson_text(self) -> str:
         """Devices as the machine's groups allow; a group that does not exist would keep the unit from starting."""

@@ -19,7 +19,7 @@ from agents.enrolment.authority import Authority
 from agents.enrolment.client import Newcomer, fetch_crl, parse_server, renew
 from agents.enrolment.files import write_private
 from agents.enrolment.report import table
-from ofl_iot.errors import ConfigError
+from ofl_iot.errors import ConfigError, CryptoError
 from ofl_iot.identity.certificates import DAY_S, certificate_from, federation_of, fingerprint_of, read
 from ofl_iot.identity.dates import shown
 from ofl_iot.identity.enrolment import Enrolment
@@ -112,6 +112,7 @@ def _add_crl(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--ca", type=Path, metavar="DIR", help="at the authority: sign a fresh list")
     source.add_argument("--identity", type=Path, metavar="DIR", help="elsewhere: fetch it, as an enrolled party")
     _add_server(parser, required=False)
+    _add_changed(parser, "somebody was revoked since the list that was here before")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there as well")
 
 
@@ -122,10 +123,21 @@ def _crl(options: argparse.Namespace) -> None:
         data = authority.crl()
         authority.close()
     else:
-        server = parse_server(options.server) if options.server else None
-        data = fetch_crl(IdentityFolder(options.identity), server)
+        server, held = parse_server(options.server) if options.server else None, IdentityFolder(options.identity)
+        before = _revoked_before(held)
+        data = fetch_crl(held, server)
+        if not held.revoked() <= before:
+            _tell_change(options)
     if options.out is not None:
         write_private(options.out, data, 0o644)
+
+
+def _revoked_before(held: IdentityFolder) -> frozenset[int]:
+    """What the list says that is about to be replaced; nothing if it is damaged."""
+    try:
+        return held.revoked()
+    except CryptoError:
+        return frozenset()
 
 
 def _add_sign(parser: argparse.ArgumentParser) -> None:
@@ -175,6 +187,7 @@ def _add_renew(parser: argparse.ArgumentParser) -> None:
     _add_identity(parser)
     _add_server(parser, required=False)
     parser.add_argument("--if-due", action="store_true", help="only when less than a third of its time is left")
+    _add_changed(parser, "there is a new certificate")
 
 
 def _renew(options: argparse.Namespace) -> None:
@@ -182,6 +195,7 @@ def _renew(options: argparse.Namespace) -> None:
     enrolment = held.load()
     if not options.if_due or time.time() >= enrolment.credential.validity.renewal:
         enrolment = renew(held, parse_server(options.server) if options.server else None)
+        _tell_change(options)
     _say(enrolment)
 
 
@@ -233,6 +247,17 @@ def _add_identity(parser: argparse.ArgumentParser) -> None:
 def _add_server(parser: argparse.ArgumentParser, *, required: bool) -> None:
     default = "" if required else " (default: the one it was enrolled by)"
     parser.add_argument("--server", required=required, metavar="HOST:PORT", help=f"the enrolment service{default}")
+
+
+def _add_changed(parser: argparse.ArgumentParser, when: str) -> None:
+    parser.add_argument(
+        "--changed", type=Path, metavar="FILE", help=f"make this file if {when}: services read that at their start"
+    )
+
+
+def _tell_change(options: argparse.Namespace) -> None:
+    if options.changed is not None:
+        write_private(options.changed, b"")
 
 
 def _add_certificate(parser: argparse.ArgumentParser) -> None:

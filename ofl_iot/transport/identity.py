@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ofl_iot.identity.enrolment import Enrolment
 
 CA, CERTIFICATE, KEY, SEALING, CRL = "ca.pem", "certificate.pem", "key.pem", "sealing.pem", "crl.pem"
+NO_LIST = b"none"
+"""What our units hand over in place of a revocation list that was not fetched yet."""
 _ENROL = "enrol with `ofl enroll join`"
 
 
@@ -50,15 +52,14 @@ class IdentityFolder:
         """Read and check everything; ConfigError says which file is wrong and what to do about it."""
         from cryptography.hazmat.primitives.serialization import Encoding
 
-        from ofl_iot.identity.certificates import certificate_from, public_bytes, serials_revoked_in, verify
+        from ofl_iot.identity.certificates import certificate_from, public_bytes, verify
         from ofl_iot.identity.enrolment import Enrolment
 
         try:
             authority = certificate_from(self._read(CA))
             certificate = certificate_from(self._read(CERTIFICATE))
             credential = verify(certificate, authority, self.clock())
-            crl = self.path / CRL
-            revoked = serials_revoked_in(crl.read_bytes(), authority) if crl.is_file() else frozenset()
+            revoked = self.revoked()
         except CryptoError as error:
             raise ConfigError(f"identity {self.path}: {error}; renew it in time, or {_ENROL} again") from error
         if public_bytes(self.private_key().public_key()) != credential.public:
@@ -72,6 +73,15 @@ class IdentityFolder:
                     f"identity {self.path}: {SEALING} is not the key that {CERTIFICATE} names; {_ENROL} in a new folder"
                 )
         return Enrolment(credential, certificate.public_bytes(Encoding.DER), authority, sealing, revoked)
+
+    def revoked(self) -> frozenset[int]:
+        """The serials on the revocation list, none where there is no list; CryptoError if it is not the authority's."""
+        from ofl_iot.identity.certificates import certificate_from, serials_revoked_in
+
+        data = self._read(CRL) if (self.path / CRL).is_file() else NO_LIST
+        if data == NO_LIST:
+            return frozenset()
+        return serials_revoked_in(data, certificate_from(self._read(CA)))
 
     def private_key(self) -> EllipticCurvePrivateKey:
         """The party's TLS key."""

@@ -118,6 +118,32 @@ def test_a_device_is_renewed_listed_revoked_and_refused(ofl: Ofl, service: Runni
     assert "no valid certificate" in ofl("enroll", "revoke", "--ca", service.folder, "--id", "truck-1", fails=2)
 
 
+def test_a_change_is_told_when_a_certificate_is_new_or_somebody_was_revoked(
+    ofl: Ofl, service: Running, at: str, tmp_path: Path
+) -> None:
+    changed, truck = tmp_path / "changed", tmp_path / "truck"
+    for name in ("truck", "other"):
+        token = ofl("enroll", "token", "--ca", service.folder, "--id", name).strip()
+        ofl("enroll", "join", "--identity", tmp_path / name, "--server", at, "--token", token)
+    crl = ("enroll", "crl", "--identity", truck, "--changed", changed)
+    renew = ("enroll", "renew", "--identity", truck, "--changed", changed)
+
+    def tells(*arguments: object) -> bool:
+        changed.unlink(missing_ok=True)
+        ofl(*arguments)
+        return changed.exists()
+
+    assert not tells(*crl)  # a first list, and nobody on it
+    assert not tells(*renew, "--if-due")
+    assert tells(*renew)
+    ofl("enroll", "revoke", "--ca", service.folder, "--id", "other")
+    assert tells(*crl)
+    ofl("enroll", "crl", "--ca", service.folder)  # signed anew, as every day
+    assert not tells(*crl)
+    (truck / CRL).write_bytes(b"damaged")
+    assert tells(*crl)
+
+
 def test_a_device_without_a_network_is_enrolled_by_files(ofl: Ofl, service: Running, tmp_path: Path) -> None:
     truck, request, answer = tmp_path / "truck", tmp_path / "request.pem", tmp_path / "answer.pem"
     ofl("enroll", "request", "--identity", truck, "--id", "truck-1", "--out", request)

@@ -106,14 +106,21 @@ def test_credentials_follow_the_identity(tmp_path: Path, capsys: pytest.CaptureF
     dropin = tmp_path / "etc/systemd/system/ofl-coordinator.service.d/20-identity.conf"
     assert not dropin.exists()
     install(tmp_path, "coordinator", "--without-identity")
-    assert dropin.read_text().endswith("[Service]\nLoadCredential=\n")
-    for name in ("key.pem", "crl.pem"):
-        (tmp_path / "etc/ofl/identity" / name).write_text("")
-    install(tmp_path, "coordinator")
-    assert dropin.read_text() == "[Service]\nLoadCredential=crl.pem:/etc/ofl/identity/crl.pem\n"
-    (tmp_path / "etc/ofl/identity/crl.pem").unlink()
+    assert dropin.read_text().endswith("[Service]\nLoadCredential=\nSetCredential=\n")
+    (tmp_path / "etc/ofl/identity/key.pem").write_text("")
     install(tmp_path, "coordinator")
     assert not dropin.exists()
+
+
+@pytest.mark.parametrize("role", ["agent", "coordinator", "decryptor"])
+def test_a_revocation_list_that_comes_later_is_handed_over_without_another_installation(
+    role: str, tmp_path: Path
+) -> None:
+    install(tmp_path, role)
+    unit = unit_of(tmp_path, role).read_text()
+    assert "\nLoadCredential=crl.pem:/etc/ofl/identity/crl.pem\nSetCredential=crl.pem:none\n" in unit
+    renewal = unit_of(tmp_path, "renew").read_text()
+    assert "ofl enroll crl --identity /etc/ofl/identity --changed %t/ofl-renew/changed\n" in renewal
 
 
 def test_a_renewal_does_not_fail_for_units_that_are_not_installed(tmp_path: Path) -> None:
@@ -170,7 +177,7 @@ def test_credentials_that_the_service_manager_hands_over_are_the_identity(
     install(tmp_path)
     unit = unit_of(tmp_path, "agent").read_text()
     handed_over = set(re.findall(r"LoadCredential=(\S+):/etc/ofl/identity/\1\n", unit))
-    assert handed_over == {"ca.pem", "certificate.pem", "key.pem", "sealing.pem"}
+    assert handed_over == {"ca.pem", "certificate.pem", "key.pem", "sealing.pem", "crl.pem"}
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     capsys.readouterr()
     main(["config", "show"])

@@ -130,6 +130,15 @@ def test_the_revocation_list_is_read_if_the_authority_signed_it(folder: Path) ->
         IdentityFolder(folder).load()
 
 
+def test_a_list_that_was_not_fetched_yet_revokes_nobody_but_an_empty_one_is_damaged(folder: Path) -> None:
+    unit = (Path(__file__).parents[2] / "systemd/ofl-agent.service").read_text()
+    (folder / CRL).write_text(unit.partition("SetCredential=crl.pem:")[2].partition("\n")[0])
+    assert IdentityFolder(folder).load().revoked == frozenset()
+    (folder / CRL).write_text("")
+    with pytest.raises(ConfigError, match="no revocation list"):
+        IdentityFolder(folder).load()
+
+
 def test_tls_and_an_identity_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="remove tls"):
         MqttSettings(identity="folder", tls=TlsSettings(ca="ca.pem"))

@@ -72,6 +72,8 @@ class MqttLink:
         self._last_echo = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping = False
+        self._given_up = False
+        """Whether we ended this connection because the broker does not do its part."""
         self._closed_bytes_sent = 0
         self._closed_bytes_received = 0
         self.connected = False
@@ -173,22 +175,28 @@ class MqttLink:
     # ---- the life of the link ----
 
     async def _supervise(self) -> None:
-        """Connect, stay, and try again for ever: every address in turn, then a pause."""
+        """Connect, stay, and try again for ever: every address in turn, then a pause.
+
+        Who does not spread begins at the first address again after a connection that went well: a moment without a
+        link must not leave a party alone at the standby.
+        """
         addresses = self._settings.addresses()
         first = turn = self._rng.randrange(len(addresses)) if self._settings.spread else 0
         while not self._stopping:
             address = addresses[turn % len(addresses)]
             began = self._clock()
+            self._given_up = False
             reason = await self._live(address)
-            was_connected = self.connected
+            was_connected, steady = self.connected, self._clock() - began >= STEADY_S
             if was_connected:
                 self._note_down(reason)
                 asyncio.get_running_loop().call_soon(self._dispatch)
-                if self._clock() - began >= STEADY_S:
+                if steady:
                     self._backoff.reset()
             self.tried = True
             self._complain(address, reason)
-            turn += 1
+            back = was_connected and steady and not self._given_up and not self._settings.spread
+            turn = first if back else turn + 1
             if was_connected or (turn - first) % len(addresses) == 0:
                 await asyncio.sleep(self._backoff.next_s())
 
@@ -245,6 +253,7 @@ class MqttLink:
             return
         if self._echo.deaf(now):
             self._subscriptions.distrust()
+            self._given_up = True
             connection.end(f"deaf: no echo within {self._settings.echo_timeout_s:g} s")
         elif self._echo.due(now) and self._echo_topic in self._subscriptions.granted:
             self._echo_packet = connection.client.publish(self._echo_topic, self._echo.payload, 0).mid

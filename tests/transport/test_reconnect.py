@@ -13,7 +13,7 @@ import pytest
 
 from broker.embedded import EmbeddedBroker
 from ofl_iot.transport.link import LinkUp
-from ofl_iot.transport.mqtt import MqttLink
+from ofl_iot.transport.mqtt import STEADY_S, MqttLink
 
 
 def test_a_link_survives_the_brokers_restart_and_subscribes_again(
@@ -189,7 +189,8 @@ def test_a_link_moves_on_when_its_broker_dies_and_comes_back_when_the_others_do(
         for broker in brokers:
             await broker.__aenter__()
         hosts = tuple(f"127.0.0.1:{broker.port}" for broker in brokers)
-        link, heard = MqttLink(impatient(1, hosts=hosts), "a", rng=random.Random(1)), recorder()
+        link = MqttLink(impatient(1, hosts=hosts), "a", rng=random.Random(1), clock=lambda: 0.0)  # no time to settle
+        heard = recorder()
         link.subscribe("t", 1)
         link.start(heard)
         for number in (0, 1, 2, 0):
@@ -204,6 +205,58 @@ def test_a_link_moves_on_when_its_broker_dies_and_comes_back_when_the_others_do(
         await link.stop()
         await brokers[0].__aexit__(None, None, None)
         assert len(heard.ups) == 4
+
+    asyncio.run(story())
+
+
+def test_a_link_that_is_lost_for_a_moment_returns_to_the_first_address_although_the_standby_runs(
+    open_broker: Any, linked: Any, impatient: Any, recorder: Any, eventually: Any, tcp_proxy: Any
+) -> None:
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            open_broker() as standby,
+            tcp_proxy(port) as proxy,
+            linked(port, "b", "t") as (_, at_the_first),
+        ):
+            now = 0.0
+            hosts = (f"127.0.0.1:{proxy.port}", f"127.0.0.1:{standby}")
+            link = MqttLink(impatient(1, hosts=hosts), "a", rng=random.Random(1), clock=lambda: now)
+            link.start(recorder())
+            for count in (1, 2, 3):
+                await eventually(lambda count=count: link.connections == count and link.connected)
+                assert link.publish("t", b"%d" % count, qos=1)
+                await eventually(lambda count=count: at_the_first.payloads[-1:] == [b"%d" % count])
+                now += STEADY_S
+                proxy.reset()
+            await link.stop()
+
+    asyncio.run(story())
+
+
+def test_a_link_that_went_deaf_moves_on_however_long_it_was_well(
+    open_broker: Any, linked: Any, impatient: Any, recorder: Any, eventually: Any, tcp_proxy: Any
+) -> None:
+    async def story() -> None:
+        async with (
+            open_broker() as port,
+            open_broker() as standby,
+            tcp_proxy(port) as proxy,
+            linked(standby, "b", "t") as (_, at_the_standby),
+        ):
+            ahead_s, heard = 0.0, recorder()
+            hosts = (f"127.0.0.1:{proxy.port}", f"127.0.0.1:{standby}")
+            settings = impatient(1, hosts=hosts, echo_interval_s=0.02, echo_timeout_s=3.0)
+            link = MqttLink(settings, "a", echo_topic="echo/a", clock=lambda: time.monotonic() + ahead_s)
+            link.start(heard)
+            await eventually(lambda: "echo/a" in link.granted)
+            proxy.stall()
+            ahead_s = STEADY_S
+            await eventually(lambda: heard.downs and link.connected)
+            assert heard.downs[0].reason.startswith("deaf")
+            assert link.publish("t", b"moved", qos=1)
+            await eventually(lambda: at_the_standby.payloads == [b"moved"])
+            await link.stop()
 
     asyncio.run(story())
 

@@ -14,6 +14,7 @@ import pytest
 from broker.embedded import EmbeddedBroker
 from ofl_iot.transport.link import LinkUp
 from ofl_iot.transport.mqtt import STEADY_S, MqttLink
+from tests.links import Recorder
 
 
 def test_a_link_survives_the_brokers_restart_and_subscribes_again(
@@ -210,7 +211,7 @@ def test_a_link_moves_on_when_its_broker_dies_and_comes_back_when_the_others_do(
 
 
 def test_a_link_that_is_lost_for_a_moment_returns_to_the_first_address_although_the_standby_runs(
-    open_broker: Any, linked: Any, impatient: Any, recorder: Any, eventually: Any, tcp_proxy: Any
+    open_broker: Any, linked: Any, impatient: Any, eventually: Any, tcp_proxy: Any
 ) -> None:
     async def story() -> None:
         async with (
@@ -222,7 +223,7 @@ def test_a_link_that_is_lost_for_a_moment_returns_to_the_first_address_although_
             now = 0.0
             hosts = (f"127.0.0.1:{proxy.port}", f"127.0.0.1:{standby}")
             link = MqttLink(impatient(1, hosts=hosts), "a", rng=random.Random(1), clock=lambda: now)
-            link.start(recorder())
+            link.start(Recorder())
             for count in (1, 2, 3):
                 await eventually(lambda count=count: link.connections == count and link.connected)
                 assert link.publish("t", b"%d" % count, qos=1)
@@ -235,7 +236,7 @@ def test_a_link_that_is_lost_for_a_moment_returns_to_the_first_address_although_
 
 
 def test_a_link_that_went_deaf_moves_on_however_long_it_was_well(
-    open_broker: Any, linked: Any, impatient: Any, recorder: Any, eventually: Any, tcp_proxy: Any
+    open_broker: Any, linked: Any, impatient: Any, eventually: Any, tcp_proxy: Any
 ) -> None:
     async def story() -> None:
         async with (
@@ -244,7 +245,7 @@ def test_a_link_that_went_deaf_moves_on_however_long_it_was_well(
             tcp_proxy(port) as proxy,
             linked(standby, "b", "t") as (_, at_the_standby),
         ):
-            ahead_s, heard = 0.0, recorder()
+            ahead_s, heard = 0.0, Recorder()
             hosts = (f"127.0.0.1:{proxy.port}", f"127.0.0.1:{standby}")
             settings = impatient(1, hosts=hosts, echo_interval_s=0.02, echo_timeout_s=3.0)
             link = MqttLink(settings, "a", echo_topic="echo/a", clock=lambda: time.monotonic() + ahead_s)

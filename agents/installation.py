@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import device_id
 from ofl_iot.runtime.settings import ServiceSettings, Settings
@@ -61,7 +63,7 @@ class Installation:
         dropins = _UNITS / f"{unit}.d"
         files = [
             File(_TMPFILES, "d /etc/ofl 0755 root root\nd /etc/ofl/identity 0700 root root\n"),
-            File(SETTINGS, settings_text(self.given), operators=True),
+            File(SETTINGS, settings_text(self._first_settings()), operators=True),
             File(_UNITS / unit, unit_text(unit, self.executable)),
             File(dropins / "10-limits.conf", limits_text(self._effective().service)),
         ]
@@ -122,12 +124,29 @@ class Installation:
         renewal = f" {_RENEWAL[-1]}" if self.role != "broker" and self.identity else ""
         yield f"systemctl daemon-reload && systemctl enable --now ofl-{self.role}{renewal}"
         if self.role != "broker":
-            yield f"ofl doctor --config /{SETTINGS} tells whether all is well"
+            yield from self._about_the_doctor()
+
+    def _about_the_doctor(self) -> Iterator[str]:
+        """How to examine the party, to whom its service hands the identity over while the doctor must be told."""
+        named = self._effective().mqtt.identity
+        if not self.identity and named == f"/{IDENTITY}":
+            yield f"remove `identity` of [mqtt] from /{SETTINGS}: the service would look for the folder in vain"
+        where = f" --set mqtt.identity=/{IDENTITY}" if self.identity and named is None else ""
+        yield f"ofl doctor --config /{SETTINGS} --state /var/lib/ofl-{self.role}{where} tells whether all is well"
 
     def _effective(self) -> Settings:
-        """The settings as the service will read them."""
+        """The settings as they will be found in their file."""
         installed = self.root / SETTINGS
-        return load_settings(Settings, [installed], {}, {}).settings if installed.exists() else self.given.settings
+        there = load_settings(Settings, [installed], {}, {}) if installed.exists() else self._first_settings()
+        return there.settings
+
+    def _first_settings(self) -> Loaded[Settings]:
+        """What was given, and where the identity is."""
+        settings, mqtt = self.given.settings, self.given.settings.mqtt
+        if self.role == "broker" or not self.identity or mqtt.identity is not None or mqtt.tls is not None:
+            return self.given
+        named = msgspec.structs.replace(settings, mqtt=msgspec.structs.replace(mqtt, identity=f"/{IDENTITY}"))
+        return Loaded(named, {**self.given.origin, "mqtt.identity": "installation"})
 
     def _identity_text(self) -> str | None:
         """Nothing, unless the unit's credentials are not wanted."""

@@ -130,6 +130,34 @@ def test_a_renewal_does_not_fail_for_units_that_are_not_installed(tmp_path: Path
     assert all(re.match(r"Exec\w+=-", line) for line in restarts)
 
 
+@pytest.mark.parametrize("role", ["agent", "coordinator", "decryptor"])
+def test_the_doctor_examines_the_party_that_was_installed(
+    role: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, role)
+    doctor = f"ofl doctor --config /etc/ofl/ofl.toml --state /var/lib/ofl-{role}"
+    assert f"{doctor} tells whether all is well" in capsys.readouterr().out
+    settings = tmp_path / "etc/ofl/ofl.toml"
+    assert 'identity = "/etc/ofl/identity"\n' in settings.read_text()
+    assert main(["doctor", "--config", str(settings), "--state", str(tmp_path)]) == 2
+    assert "identity /etc/ofl/identity: there is no" in capsys.readouterr().out
+    install(tmp_path, role, "--without-identity")
+    assert f"remove `identity` of [mqtt] from /{settings.relative_to(tmp_path)}" in capsys.readouterr().out
+    settings.write_text("")
+    install(tmp_path, role)
+    assert f"{doctor} --set mqtt.identity=/etc/ofl/identity tells" in capsys.readouterr().out
+
+
+def test_settings_without_an_identity_or_with_another_are_left_alone(tmp_path: Path) -> None:
+    for name, more in {
+        "none": ["--without-identity"],
+        "other": ["--set", "mqtt.identity=/srv/me"],
+        "tls": ["--set", "mqtt.tls.ca=/srv/ca.pem"],
+    }.items():
+        install(tmp_path / name, "coordinator", *more)
+        assert "/etc/ofl/identity" not in (tmp_path / name / "etc/ofl/ofl.toml").read_text()
+
+
 def test_on_a_jetson_the_agent_may_use_the_gpu(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nv_tegra_release").touch()

@@ -182,14 +182,14 @@ class Authority:
     def renew(self, shown_certificate: bytes, now: float) -> bytes:
         """A new certificate (PEM) for the keys and names of a valid one (DER), whose bearer is connected by it."""
         credential = self._known(shown_certificate, now)
-        old = self.books.certificate(credential.serial)
-        if old is None:
-            raise RefusedError(f"the certificate of {credential.bearer.name} is not in the authority's books")
-        if old.revoked_at is not None:
-            raise RefusedError(f"the certificate of {old.name} was revoked: ask for a token if that was a mistake")
         key = certificate_from(shown_certificate).public_key()
         request = Request(credential.bearer, key)  # type: ignore[arg-type]  # `read` saw that it is on P-256
-        with self.books.transaction():
+        with self.books.transaction():  # nobody is revoked between the look and the certificate
+            old = self.books.certificate(credential.serial)
+            if old is None:
+                raise RefusedError(f"the certificate of {credential.bearer.name} is not in the authority's books")
+            if old.revoked_at is not None:
+                raise RefusedError(f"the certificate of {old.name} was revoked: ask for a token if that was a mistake")
             return self._issue(request, now, old.lifetime_s, old.hosts).pem
 
     def service_certificate(self, now: float) -> bytes:

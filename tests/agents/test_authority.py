@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -274,3 +275,21 @@ def test_a_failure_leaves_the_token_unused(ca: Authority, monkeypatch: pytest.Mo
             ca.admit(token.secret, asking(), NOW)
     assert ca.books.certificates() == []
     assert ca.admit(token.secret, asking(), NOW)
+
+
+def test_who_is_revoked_by_another_process_at_the_last_moment_is_not_renewed(
+    ca: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pem = ca.admit(ca.make_token(TRUCK, NOW, HOUR_S).secret, asking(), NOW)
+    begin = ca.books.transaction
+
+    def after_the_other() -> AbstractContextManager[None]:
+        other = Authority(ca.folder)
+        other.revoke(TRUCK, NOW)
+        other.close()
+        return begin()
+
+    monkeypatch.setattr(ca.books, "transaction", after_the_other)
+    with pytest.raises(RefusedError, match="was revoked"):
+        ca.renew(der(pem), NOW)
+    assert len(ca.books.certificates(TRUCK)) == 1

@@ -112,8 +112,8 @@ class Parties:
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
 
-    def coordinator(self, judge: Workload, *, take_over: bool = False) -> CoordinatorPlan:
-        """The coordinator with held-out data; `take_over` lets it follow another one, with another store."""
+    def coordinator(self, judge: Workload, *, take_over: bool = False, anew: bool = False) -> CoordinatorPlan:
+        """The coordinator with held-out data; `take_over` lets it follow another one, `anew` without its model."""
         settings = self.settings
         profile = ModelProfile(judge.digest, judge.initial(settings.federation.seed))
         fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
@@ -124,7 +124,7 @@ class Parties:
         newborn = self._entropy(COORDINATOR).random_bytes(8)
 
         def make() -> CoordinatorMachine:
-            return CoordinatorMachine(profile, rules, Fence(newborn, take_over=take_over))
+            return CoordinatorMachine(profile, rules, Fence(newborn, take_over=take_over, anew=anew))
 
         return CoordinatorPlan(make, CoordinatorToolbox(judge, crypto, settings.protection))
 

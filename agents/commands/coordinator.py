@@ -18,7 +18,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What every party takes, and what to do about another coordinator's traces."""
     program.add_options(parser)
     parser.add_argument(
-        "--take-over", action="store_true", help="follow another coordinator whose state folder is lost, in a new term"
+        "--take-over",
+        nargs="?",
+        const="model",
+        choices=("model", "anew"),
+        help="follow another coordinator whose state folder is lost: with its model from the broker, or anew",
     )
 
 
@@ -26,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     """Serve until the last round is closed (`round.count`) or until told to stop."""
     settings = program.settings_of(options)
     _, judge = digits_federation(1, settings.simulation.seed, model=settings.federation.model)
-    plan = Parties(settings).coordinator(judge, take_over=options.take_over)
+    plan = Parties(settings).coordinator(judge, take_over=bool(options.take_over), anew=options.take_over == "anew")
     last: list[CoordinatorMachine] = []
 
     def finished(machine: Machine) -> bool:

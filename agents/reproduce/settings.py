@@ -1,10 +1,10 @@
 """With which settings each system learns each data set, in full and in quick runs.
 
-Every system may train each device for the same number of steps (`Budget`) or for fewer (`Choice.share`). How it uses them was chosen on validation
-samples with seed 0, never on test samples, from a handful of tries each and not from a grid: on MNIST six of OFL and
-five of FedAvg, on SVHN two and one, on Cora five and one, on CiteSeer and PubMed two and one (learning rates 0.02 to
-0.1, momentum 0.5 and 0.9, 5 to 20 local steps). Fashion-MNIST has MNIST's; CFL and RFL-HA have FedAvg's,
-RFL-HA the whole budget.
+Every system may train each device for the same number of steps (`Budget`) or for fewer (`Choice.share`). How it uses
+them was chosen on validation samples with seed 0, never on test samples, from a handful of tries each and not from a
+grid: on MNIST six of OFL and five of FedAvg, on SVHN two and one, on Cora five and one, on CiteSeer and PubMed two
+and one (learning rates 0.02 to 0.1, momentum 0.5 and 0.9, 5 to 20 local steps). Fashion-MNIST has MNIST's; CFL and
+RFL-HA have FedAvg's, RFL-HA the whole budget.
 `python -m agents.reproduce.tuning` tries the same number of choices for each system.
 """
 

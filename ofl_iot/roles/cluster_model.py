@@ -45,7 +45,9 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, array_like=True):
     frozen_round: int
     mileage: bytes
     settled: dict[str, SeqSet]
-    waiting: list[tuple[bytes, Merged]] = []
+    waiting: list[tuple[bytes, Merged, float]] = []
+    fresh_effort: float = 0.0
+    frozen_effort: float = 0.0
 
 
 class ClusterModel:
@@ -67,11 +69,14 @@ class ClusterModel:
         self.mileage: Mileage = new_mileage(layout.size, layout.block_size)
         self._fresh: Vector = np.zeros(layout.size, np.float32)
         self._fresh_merged: Merged = {}
+        self._fresh_effort = 0.0
         self._fresh_energy = 0.0
-        self._waiting: list[tuple[Vector, Merged]] = []
+        self._waiting: list[tuple[Vector, Merged, float]] = []
         """Oldest first; no two neighbours would fit into one contribution when they were put there."""
         self._frozen: Vector | None = None
         self._frozen_merged: Merged = {}
+        self.frozen_effort = 0.0
+        """Training steps behind the open contribution, each by the share of the model it told of."""
         self.frozen_round = -1
 
     def admit(self, members: Iterable[Member]) -> None:
@@ -106,7 +111,7 @@ class ClusterModel:
         """The highest sequence number of the device that was merged here or is settled."""
         return self._held.get(device, SeqSet()).highest
 
-    def merge(self, device: str, chunk: Chunk, step: float) -> None:
+    def merge(self, device: str, chunk: Chunk, step: float, effort: float = 0.0) -> None:
         """model[indices] += step · values, once per (device, sequence)."""
         if self.holds(device, chunk.seq):
             raise ValueError(f"chunk {chunk.seq} of {device} is merged already")
@@ -117,6 +122,7 @@ class ClusterModel:
             merge_update(self.model, self.mileage, places, values, step, block_size=self.layout.block_size)
         self._held[device] = self._held.get(device, SeqSet()).union((chunk.seq,))
         self._fresh_merged.setdefault(device, []).append(chunk.seq)
+        self._fresh_effort += effort
 
     @property
     def fresh_count(self) -> int:
@@ -146,7 +152,7 @@ class ClusterModel:
         self.thaw()
         if not self._waiting:
             self._set_fresh_aside()
-        self._frozen, self._frozen_merged = self._waiting.pop(0)
+        self._frozen, self._frozen_merged, self.frozen_effort = self._waiting.pop(0)
         self.frozen_round = round_no
         return self._frozen
 
@@ -157,9 +163,10 @@ class ClusterModel:
         both = self._frozen + self._fresh
         energy = self._energy_of(both)
         if self._frozen_merged and (self._waiting or energy > self._max_energy):
-            self._waiting.insert(0, (self._frozen, self._frozen_merged))
+            self._waiting.insert(0, (self._frozen, self._frozen_merged, self.frozen_effort))
         else:
             self._fresh, self._fresh_energy = both, energy
+            self._fresh_effort += self.frozen_effort
             for device, seqs in self._frozen_merged.items():
                 self._fresh_merged[device] = seqs + self._fresh_merged.get(device, [])
         self._drop_frozen()
@@ -174,7 +181,7 @@ class ClusterModel:
             self._drop_frozen()
         else:
             self.thaw()
-        own = sum((values for values, _ in self._waiting), self._fresh)
+        own = sum((values for values, *_ in self._waiting), self._fresh)
         replace_model(self.model, self.mileage, global_model + own, block_size=self.layout.block_size)
         self._global, self.round_no = global_model, round_no
         return served
@@ -194,7 +201,9 @@ class ClusterModel:
                 frozen_round=self.frozen_round,
                 mileage=self.mileage.tobytes(),
                 settled=self.settled,
-                waiting=[(values.tobytes(), merged) for values, merged in self._waiting],
+                waiting=[(values.tobytes(), merged, effort) for values, merged, effort in self._waiting],
+                fresh_effort=self._fresh_effort,
+                frozen_effort=self.frozen_effort,
             )
         )
 
@@ -208,7 +217,8 @@ class ClusterModel:
         cluster._fresh = _vector(snapshot.fresh)
         cluster._fresh_merged = snapshot.fresh_merged
         cluster._fresh_energy = cluster._energy_of(cluster._fresh)
-        cluster._waiting = [(_vector(values), merged) for values, merged in snapshot.waiting]
+        cluster._fresh_effort, cluster.frozen_effort = snapshot.fresh_effort, snapshot.frozen_effort
+        cluster._waiting = [(_vector(values), merged, effort) for values, merged, effort in snapshot.waiting]
         cluster._frozen = _vector(snapshot.frozen) if snapshot.frozen else None
         cluster._frozen_merged = snapshot.frozen_merged
         cluster.frozen_round = snapshot.frozen_round
@@ -217,13 +227,13 @@ class ClusterModel:
         cluster._held = {
             device: settled.union(cluster.unsettled().get(device, ())) for device, settled in cluster.settled.items()
         }
-        cluster.model = cluster._global + sum((values for values, _ in cluster._waiting), cluster._fresh)
+        cluster.model = cluster._global + sum((values for values, *_ in cluster._waiting), cluster._fresh)
         if cluster._frozen is not None:
             cluster.model += cluster._frozen
         return cluster
 
     def _uncontributed(self) -> list[Merged]:
-        return [*(merged for _, merged in self._waiting), self._fresh_merged]
+        return [*(merged for _, merged, _ in self._waiting), self._fresh_merged]
 
     def _make_room(self, places: npt.NDArray[np.int64], change: Vector) -> None:
         """Let what was merged so far wait, if this change would make it too long for one contribution."""
@@ -238,15 +248,15 @@ class ClusterModel:
         self._fresh_energy = grown
 
     def _set_fresh_aside(self) -> None:
-        self._waiting.append((self._fresh, self._fresh_merged))
+        self._waiting.append((self._fresh, self._fresh_merged, self._fresh_effort))
         self._fresh, self._fresh_merged = np.zeros(self.layout.size, np.float32), {}
-        self._fresh_energy = 0.0
+        self._fresh_effort = self._fresh_energy = 0.0
 
     def _energy_of(self, values: Vector) -> float:
         return 0.0 if math.isinf(self._max_energy) else float(np.square(values, dtype=np.float64).sum())
 
     def _drop_frozen(self) -> None:
-        self._frozen, self._frozen_merged, self.frozen_round = None, {}, -1
+        self._frozen, self._frozen_merged, self.frozen_effort, self.frozen_round = None, {}, 0.0, -1
 
 
 def _vector(stored: bytes) -> Vector:

@@ -54,7 +54,7 @@ from ofl_iot.roles.storage import Stored
 
 _GATHER, _GRACE, _INHERIT = "coordinator.gather", "coordinator.grace.", "coordinator.inherit"
 _INHERIT_S = 10.0
-"""How long a coordinator that takes over waits for the rest of what the other left."""
+"""How long a coordinator that takes over waits for the next piece of what the other left."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class CoordinatorMachine:
             yield Subscribe(kind)
         yield answers_of(self._server)
         yield Subscribe(Kind.KEYS, receiver=COORDINATOR)
-        if self._fence.taking_over:
+        if self._fence.taking_over and not self._fence.anew:
             self._inheritance = Inheritance(self._model.digest, len(self.model))
             for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
                 yield Subscribe(kind)
@@ -182,7 +182,8 @@ class CoordinatorMachine:
         """
         yield Subscribe(Kind.MANIFEST)
         if self._inheritance:
-            yield SetTimer(_INHERIT, now + _INHERIT_S)
+            if self._inheritance.waiting:
+                yield SetTimer(_INHERIT, now + _INHERIT_S)
             return
         if self.roster.plan:
             yield from self._model.publish()
@@ -200,10 +201,9 @@ class CoordinatorMachine:
             yield tell("taking over", "warning", term=manifest.term, round_no=manifest.round_no)
             self.roster.heed_term(manifest.term + 1)
             if self._inheritance:
-                self._inheritance.take_manifest(manifest)
-                yield CancelTimer(_GATHER)
-                yield SetTimer(_INHERIT, now + _INHERIT_S)
-                yield from self._inherit(now)
+                if self._inheritance.take_manifest(manifest):
+                    yield CancelTimer(_GATHER)
+                    yield from self._inherit(now)
             elif self.roster.plan:
                 self._rounds.recluster_soon()
                 yield Persist(tuple(self.roster.stored()))
@@ -213,6 +213,8 @@ class CoordinatorMachine:
         """Go on from the other's model and books; until the fleet has gathered, a later version may still come."""
         legacy = self._inheritance.complete() if self._inheritance else None
         if legacy is None:
+            if self._inheritance and self._inheritance.waiting:
+                yield SetTimer(_INHERIT, now + _INHERIT_S)
             return
         ops = [*self._model.inherit(legacy), *self.roster.inherit(legacy.books.settled)]
         ops.extend(self._rounds.inherit(legacy.manifest.round_no, legacy.books.completed))
@@ -223,13 +225,14 @@ class CoordinatorMachine:
 
     def _nothing_inherited(self, now: float) -> Iterator[Command]:
         if self._inheritance:
-            left = "nothing" if self._inheritance.manifest is None else "a model that is not complete"
-            yield tell("no model to take over", "warning", reason=f"the broker holds {left}: going on from our own")
+            self._inheritance.check_empty()
+            yield tell("no model to take over", "warning", reason="the broker holds nothing: going on from our own")
             yield from self._end_of_reading()
             if self.roster.plan:
                 self._rounds.recluster_soon()
                 yield from self._rounds.resume(now)
                 yield from self._republish(now)
+                yield from self._watch_absent_leaders(now)
             else:
                 yield SetTimer(_GATHER, now + self._fleet.gather_s)
 
@@ -281,14 +284,17 @@ class CoordinatorMachine:
         if self._proposal is None:
             for leader in sorted({*self._rounds.lost, *self.roster.unfit_leaders()}):
                 yield from self._replace(leader, now)
-        self._rounds.lost.clear()
+            self._rounds.lost.clear()
         if self._nothing_left_to_learn():
             yield from self._conclude()
         if not self.finished:
             yield SetTimer(OPEN, now + self._rounds.interval_s)
 
     def _nothing_left_to_learn(self) -> bool:
-        """Of a run that is to end: every device has spent its privacy budget, and what it had sent is in the model."""
+        """Of a run that is to end: every device has spent its privacy budget, and rounds find too little to merge.
+
+        What a single cluster still holds stays out: alone it would be seen.
+        """
         return bool(self._rounds_rules.count) and self._rounds.idle and self.roster.budgets_spent()
 
     def _conclude(self) -> Iterator[Command]:
@@ -328,6 +334,13 @@ class CoordinatorMachine:
             distrusted=list(plan.distrusted),
         )
         yield from self._publish_assignments(self.roster.devices)
+        yield from self._watch_absent_leaders(now)
+
+    def _watch_absent_leaders(self, now: float) -> Iterator[Command]:
+        """A leader that went before it was in office has its grace from now on."""
+        for seat in self.roster.seats():
+            if not self.roster.devices[DeviceId(seat.leader)].online:
+                yield SetTimer(_GRACE + seat.leader, now + self._fleet.leader_grace_s)
 
     def _publish_assignments(self, devices: Iterable[DeviceId]) -> Iterator[Command]:
         for device in list(devices):
@@ -343,8 +356,7 @@ class CoordinatorMachine:
         elif isinstance(message, Manifest):
             yield from self._manifested(message, now)
         elif isinstance(message, Part) and event.topic.kind in (Kind.GLOBAL_PART, Kind.BOOKS):
-            if self._inheritance:
-                self._inheritance.take_part(event.topic.kind, message)
+            if self._inheritance and self._inheritance.take_part(event.topic.kind, message):
                 yield from self._inherit(now)
         elif isinstance(message, Part | PartReceipt):
             yield from self._rounds.receive(event.topic.kind, sender, message, now)
@@ -397,11 +409,11 @@ class CoordinatorMachine:
         """A deputy takes over under a new term; what the lost leader had merged is sent to it again."""
         if not self.roster.leads(leader):
             return
-        self._proposal = None  # its key generation is void too, and so is its term
         heir, ops = self.roster.replace_leader(leader)
         if heir is None:
             yield tell("cluster without a live device", "warning", leader=leader)
             return
+        self._proposal = None  # its key generation is void too, and so is its term
         yield Persist(tuple(ops))
         yield tell("leader replaced", "warning", lost=leader, leader=heir, term=self.roster.terms[heir])
         yield from self._rounds.seat_lost(leader, now)

@@ -34,9 +34,11 @@ class Verdict(enum.Enum):
 class Fence:
     """Knows who this coordinator is."""
 
-    def __init__(self, newborn: bytes, *, take_over: bool) -> None:
+    def __init__(self, newborn: bytes, *, take_over: bool, anew: bool = False) -> None:
         self.incarnation = newborn
         self._take_over = take_over
+        self.anew = anew
+        """Whether the other's model is to be given up."""
 
     @property
     def taking_over(self) -> bool:

@@ -114,8 +114,6 @@ class LeaderMachine:
         self.profile = profile
         self._rules = rules
         self._merging = merging
-        self._effort = 0.0
-        """Of what is frozen, as the coordinator weighs it; a round without it adds it to the next."""
         self._keys = keys
         self.cluster: ClusterModel | None = None
         self._assignment: Assignment | None = None
@@ -188,7 +186,7 @@ class LeaderMachine:
             row = msgspec.msgpack.decode(stored_row, type=JournalRow)
             chunk = decode(Kind.UPDATE, row.chunk)
             assert isinstance(chunk, Chunk)  # noqa: S101  # what the journal stored is a chunk
-            cluster.merge(row.device, chunk, row.step)
+            cluster.merge(row.device, chunk, row.step, self._merging.effort(chunk))
             self._next_row = int(row_no) + 1
         self._journal_rows = len(stored.get(JOURNAL, {}))
         self.cluster = cluster
@@ -299,7 +297,7 @@ class LeaderMachine:
             if step != wanted:
                 yield tell("chunk weighed down", "warning", device=sender, seq=chunk.seq, to=step / wanted)
             row = JournalRow(sender, step, encode(chunk))
-            cluster.merge(sender, chunk, step)
+            cluster.merge(sender, chunk, step, self._merging.effort(chunk))
             if chunk.term == cluster.term:
                 self._observer.chunk_arrived(sender, chunk, now)
             yield Persist((Put(JOURNAL, self._next_row, msgspec.msgpack.encode(row)),))
@@ -381,7 +379,6 @@ class LeaderMachine:
         elif opened.round_no > cluster.round_no:
             key = self._key_for(opened)
             update = cluster.freeze(opened.round_no)
-            self._effort += self._merging.take_effort()
             self._sender = None
             yield Persist((*self._snapshot(), Delete(STATE, "body")))
             yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key))
@@ -407,7 +404,7 @@ class LeaderMachine:
             sample_count=sum(self._members.values()),
             updates=sum(len(settlement.seqs) for settlement in merged),
             observed=tuple(each for each in self._observer.report() if each.device in self._members),
-            effort=self._effort,
+            effort=self.cluster.frozen_effort,
         )
         body = encode_body(contribution)
         self._sender = self._sender_of(body, event.round_no)
@@ -458,8 +455,6 @@ class LeaderMachine:
             for i in version.manifest.included
         )
         served = cluster.adopt(version.values, round_no, included=included)
-        if included:
-            self._effort = 0.0
         self._sender = None
         yield Persist((*self._snapshot(), Delete(STATE, "body")))
         yield from self._intake.stop()

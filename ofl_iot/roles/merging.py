@@ -35,8 +35,8 @@ class Merging(Protocol):
         """The factor of the chunk's values; 0 keeps them out. `members` maps devices to their sample counts."""
         ...
 
-    def take_effort(self) -> float:
-        """Σ training steps · share of the model, over all chunks since this was last asked; not kept by a restart."""
+    def effort(self, chunk: Chunk) -> float:
+        """Training steps behind a chunk, by the share of the model that it tells of."""
         ...
 
     def snapshot(self) -> bytes:
@@ -69,13 +69,11 @@ class WeightedMerging:
         self._settings = MergeSettings(max_weight=rules.max_weight, staleness_bound=rules.max_lag or None)
         self._rates = ArrivalRates()
         self._updates: dict[str, int] = {}
-        self._effort = 0.0
         self._gate = Gate(salt, GateRules(enabled=rules.gate))
 
     def step(self, device: str, chunk: Chunk, now: float, members: Mapping[str, int], round_no: int) -> float:
         """The device's weight, scaled or refused by the gate."""
-        name, steps = DeviceId(device), min(max(1.0, chunk.weight), self._steps)
-        self._effort += steps * chunk.count / chunk.size
+        name, steps = DeviceId(device), self._steps_of(chunk)
         if self._updates.get(device) != chunk.update_no:
             self._updates[device] = chunk.update_no
             self._rates = self._rates.observe(name, now, steps)
@@ -88,10 +86,13 @@ class WeightedMerging:
         admission = self._gate.observe(name, chunk.read_indices(), whole_training)
         return weight * admission.scale if admission.accept else 0.0
 
-    def take_effort(self) -> float:
-        """Σ training steps · share of the model, over all chunks since this was last asked."""
-        effort, self._effort = self._effort, 0.0
-        return effort
+    def effort(self, chunk: Chunk) -> float:
+        """Training steps behind a chunk, by the share of the model that it tells of."""
+        return self._steps_of(chunk) * chunk.count / chunk.size
+
+    def _steps_of(self, chunk: Chunk) -> float:
+        """What the device claims, within a whole training."""
+        return min(max(1.0, chunk.weight), self._steps)
 
     def snapshot(self) -> bytes:
         """The gate's accounts."""

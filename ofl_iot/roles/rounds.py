@@ -256,7 +256,8 @@ class Rounds:
     def _open_next(self, now: float) -> Iterator[Command]:
         if self._round or self._model.final or not self._roster.seats():
             return
-        self._overdue = not self._key_at_hand()
+        # While leaders to come make their key no round opens, not even in the clear: it would reach into their term.
+        self._overdue = self._keys.under_way or not self._key_at_hand()
         if self._overdue:
             yield from self._make_key(now)
             return

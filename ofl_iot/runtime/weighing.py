@@ -17,7 +17,7 @@ def weigh(
 ) -> tuple[dict[str, float], Verdict]:
     """Each leader's weight: data size · rarity · s-factor (Eq. 6), over those that merged anything.
 
-    Rarity goes by training steps a device. If one leader does not know (it was restarted), it goes by chunks for all.
+    Rarity goes by training steps a device. If one leader does not tell them, it goes by chunks for all.
     """
     verdict = s_factor(form)(scores, {DeviceId(leader): value for leader, value in evidence.items()})
     rows = [contributions[leader] for leader in scores.leaders]

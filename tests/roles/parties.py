@@ -75,7 +75,7 @@ class Unweighted:
     def step(self, device: str, chunk: Chunk, now: float, members: Mapping[str, int], round_no: int) -> float:
         return 1.0
 
-    def take_effort(self) -> float:
+    def effort(self, chunk: Chunk) -> float:
         return 0.0
 
     def snapshot(self) -> bytes:

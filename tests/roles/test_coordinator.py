@@ -14,6 +14,7 @@ from ofl_iot.protocol.messages import (
     Assignment,
     Contribution,
     Inclusion,
+    KeyOpen,
     Manifest,
     Message,
     Part,
@@ -513,6 +514,15 @@ def test_a_leader_lost_during_a_round_loses_its_seat_and_its_contribution() -> N
     assert [each.leader for each in job.contributions] == [second]
 
 
+def test_a_leader_that_is_away_when_it_comes_into_office_is_replaced_after_its_grace() -> None:
+    office = one_cluster()
+    plan, ops = office.machine.roster.propose(0.0)
+    office.store.apply(ops)
+    coming = DeviceId(plan.clusters[0].leader)
+    office.give(offline(coming))
+    assert timers(office.machine._adopt(plan, 7.0)) == {f"coordinator.grace.{coming}": 37.0}
+
+
 def test_the_loss_of_the_last_missing_leader_lets_the_round_go_on() -> None:
     office = two_clusters()
     first, second = office.leaders
@@ -666,3 +676,11 @@ def test_an_aggregation_that_never_ends_has_a_deadline() -> None:
     assert timers(commands) == {"coordinator.open": 610.0}
     assert office.aggregated(leader) == [], "a result that comes after all does not count"
     assert office.machine.roster.devices[A].settled == SeqSet()
+
+
+def test_no_round_opens_while_the_leaders_to_come_make_their_key() -> None:
+    office = one_cluster()
+    office.machine._rounds._keys._opened = KeyOpen(2, 1, (), 1, "main")
+    assert published(office.give(TimerFired("coordinator.open")), Kind.ROUND_OPEN) == [], "not even in the clear"
+    office.machine._rounds._keys._opened = None
+    assert published(list(office.machine._rounds.open_if_overdue(0.0)), Kind.ROUND_OPEN)

@@ -73,7 +73,8 @@ def test_a_model_of_another_kind_is_not_taken_over() -> None:
 class Heir:
     """A coordinator without a past that takes over."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, anew: bool = False) -> None:
+        self.anew = anew
         self.store = MemoryStore()
         self.machine = self._new()
         self.give(Started())
@@ -82,7 +83,7 @@ class Heir:
     def _new(self) -> CoordinatorMachine:
         rules = CoordinatorRules(RoundRules(), FleetRules(gather_s=1.0), ProtectionRules(mode="clear"), FleetSettings())
         return CoordinatorMachine(
-            ModelProfile(MODEL, np.zeros(SIZE, np.float32)), rules, Fence(b"heir", take_over=True)
+            ModelProfile(MODEL, np.zeros(SIZE, np.float32)), rules, Fence(b"heir", take_over=True, anew=self.anew)
         )
 
     def give(self, event: object) -> list:
@@ -132,15 +133,41 @@ def test_the_last_model_of_the_one_before_may_come_late() -> None:
     assert heir.machine.roster.settled == SETTLED
 
 
-def test_a_broker_that_holds_nothing_or_half_of_it_lets_the_heir_begin_anew_with_a_warning() -> None:
-    for known in ((), left_behind(np.ones(SIZE, np.float32), SETTLED)[-1:]):
-        heir = Heir()
-        for event in known:
-            heir.give(event)
-        commands = heir.give(TimerFired("coordinator.inherit"))
-        assert told(commands) == ["no model to take over"]
-        assert "coordinator.gather" in timers(commands)
-        assert not heir.machine.model.any()
+def test_a_broker_that_holds_nothing_lets_the_heir_begin_anew_with_a_warning() -> None:
+    heir = Heir()
+    commands = heir.give(TimerFired("coordinator.inherit"))
+    assert told(commands) == ["no model to take over"]
+    assert "coordinator.gather" in timers(commands)
+    assert not heir.machine.model.any()
+
+
+@pytest.mark.parametrize("known", [slice(0, 1), slice(1, 2), slice(2, 3), slice(0, 2), slice(1, 3)])
+def test_a_broker_that_holds_half_of_it_is_not_overwritten_unless_the_operator_says_so(known: slice) -> None:
+    heir = Heir()
+    for event in left_behind(np.ones(SIZE, np.float32), SETTLED)[known]:
+        assert "coordinator.inherit" in timers(heir.give(event)), "the time begins anew with every piece"
+    with pytest.raises(ConfigError, match="--take-over anew"):
+        heir.give(TimerFired("coordinator.inherit"))
+
+
+def test_who_begins_anew_does_not_wait_for_a_model() -> None:
+    heir = Heir(anew=True)
+    for event in left_behind(np.ones(SIZE, np.float32), SETTLED):
+        heir.give(event)
+    for device in (A, B):
+        heir.give(arrived(Kind.STATUS, device, status()))
+    begun = heir.give(TimerFired("coordinator.gather"))
+    assert {each.term for each in published(begun, Kind.ASSIGNMENT) if isinstance(each, Assignment)} == {5}
+    assert not heir.machine.model.any()
+
+
+def test_a_damaged_model_is_not_taken_over() -> None:
+    heir = Heir()
+    *events, last = left_behind(np.full(SIZE, np.nan, np.float32), SETTLED)
+    for event in events:
+        heir.give(event)
+    with pytest.raises(ConfigError, match="damaged"):
+        heir.give(last)
 
 
 def test_a_federation_that_had_ended_has_ended_for_its_heir_too() -> None:

@@ -535,15 +535,8 @@ def sum_of(chunks: set[tuple[str, int]]) -> np.ndarray:
 class Counting(Unweighted):
     """Every chunk takes one step of training."""
 
-    effort = 0.0
-
-    def step(self, *given: object) -> float:  # type: ignore[override]
-        self.effort += 1.0
+    def effort(self, chunk: Chunk) -> float:
         return 1.0
-
-    def take_effort(self) -> float:
-        effort, self.effort = self.effort, 0.0
-        return effort
 
 
 def test_the_effort_behind_a_contribution_that_was_not_included_is_told_with_the_next() -> None:

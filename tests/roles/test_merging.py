@@ -57,14 +57,11 @@ def test_an_update_of_few_steps_counts_more_and_no_claim_goes_beyond_a_training(
         assert steps[B] / steps[A] == pytest.approx(factor, rel=0.01) or steps[B] == 1.0
 
 
-def test_effort_is_steps_by_the_share_of_the_model_and_is_told_once() -> None:
+def test_effort_is_steps_by_the_share_of_the_model_and_no_claim_goes_beyond_a_training() -> None:
     merging = WeightedMerging(PLAIN, salt=1, steps=10)
-    for steps in (4.0, 10.0, 1e9):
-        merging.step(A, update(ONES, steps=steps), 0.0, {A: 1}, 0)
+    assert [merging.effort(update(ONES, steps=steps)) for steps in (1e-9, 4.0, 10.0, 1e9)] == [1.0, 4.0, 10.0, 10.0]
     sparse = split_update(ChunkHead(1, b"tinytiny", SIZE, 0, 10.0, 2), np.arange(40), np.ones(40), np.ones(40))
-    merging.step(A, sparse[0].chunk, 0.0, {A: 1}, 0)
-    assert merging.take_effort() == pytest.approx(4 + 10 + 10 + 10 * 40 / SIZE)
-    assert merging.take_effort() == 0.0
+    assert merging.effort(sparse[0].chunk) == pytest.approx(10 * 40 / SIZE)
 
 
 def test_who_claims_few_steps_for_a_whole_training_is_found_loud() -> None:

@@ -263,9 +263,7 @@ def _features(options: Options, found: Found) -> list[Block]:
     ]
     columns = ("feature of OFL", "paper", "here", "how that was seen", "others that have it, by the paper")
     return [
-        table(
-            columns, rows, "OFL's features were each probed on the production code; the others' are the paper's word."
-        )
+        table(columns, rows, "OFL's features were probed on the production code; the others' are the paper's word.")
     ]
 
 

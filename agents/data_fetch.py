@@ -87,6 +87,7 @@ def _go_on(part: Path, address: str) -> None:
             while block := response.read(_BLOCK):
                 got += out.write(block)
                 if out.tell() > MAX_BYTES:
+                    part.unlink()
                     raise TransportError(
                         f"{address} sends more than {MAX_BYTES:,} bytes: name another place with --from"
                     )

@@ -145,6 +145,17 @@ def test_a_missing_file_a_dead_server_and_a_flood_are_told_apart(
     assert "run the command again to go on" in capsys.readouterr().err
 
 
+def test_of_a_file_that_was_too_long_nothing_is_kept_that_a_later_run_would_go_on_with(
+    site: Site, fetch: Fetch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(data_fetch, "MAX_BYTES", 50)
+        assert fetch() == 1
+    assert not list((tmp_path / "data/MNIST/raw").iterdir())
+    assert fetch() == 0
+    assert all(wanted is None for _, wanted in site.asked)
+
+
 def test_a_folder_that_cannot_be_written_is_named(
     site: Site, fetch: Fetch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,7 +130,7 @@ class Installation:
         """How to examine the party, to whom its service hands the identity over while the doctor must be told."""
         named = self._effective().mqtt.identity
         if not self.identity and named == f"/{IDENTITY}":
-            yield f"remove `identity` of [mqtt] from /{SETTINGS}: the service would look for the folder in vain"
+            yield f"remove `identity` of [mqtt] from /{SETTINGS}, or let the service's user read that folder"
         where = f" --set mqtt.identity=/{IDENTITY}" if self.identity and named is None else ""
         yield f"ofl doctor --config /{SETTINGS} --state /var/lib/ofl-{self.role}{where} tells whether all is well"
 
@@ -155,10 +155,13 @@ class Installation:
         return "# Installed with --without-identity\n[Service]\nLoadCredential=\nSetCredential=\n"
 
     def _jetson_text(self) -> str:
-        """Devices as the machine's groups allow; a group that does not exist would keep the unit from starting."""
+        """Devices as the machine's groups allow; a group that does not exist would keep the unit from starting.
+
+        `ProtectClock` allows the clock's device, and thereby, in systemd 249, no other: not the GPU's either.
+        """
         known = {line.partition(":")[0] for line in (_read(self.root / "etc/group") or "").splitlines()}
         groups = " ".join(group for group in _JETSON_GROUPS if group in known)
-        return f"[Service]\nPrivateDevices=no\nPrivateUsers=no\nSupplementaryGroups={groups}\n"
+        return f"[Service]\nPrivateDevices=no\nProtectClock=no\nPrivateUsers=no\nSupplementaryGroups={groups}\n"
 
     def _agent_env(self) -> str:
         there = _read(self.root / AGENT_ENV)

@@ -164,7 +164,13 @@ def test_on_a_jetson_the_agent_may_use_the_gpu(tmp_path: Path) -> None:
     (tmp_path / "etc/group").write_text("root:x:0:\nvideo:x:44:\njtop:x:999:\n")
     install(tmp_path)
     jetson = unit_of(tmp_path, "agent").with_suffix(".service.d") / "30-jetson.conf"
-    assert "SupplementaryGroups=video jtop\n" in jetson.read_text()
+    assert jetson.read_text().splitlines() == [
+        "[Service]",
+        "PrivateDevices=no",
+        "ProtectClock=no",  # with it systemd 249 would close every device but the clock
+        "PrivateUsers=no",
+        "SupplementaryGroups=video jtop",
+    ]
 
 
 @pytest.mark.parametrize(

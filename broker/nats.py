@@ -7,6 +7,7 @@ running cluster takes a new list on `SIGHUP`.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,11 @@ _DELIVERIES = "$MQTT.sub.>"
 """Where JetStream hands QoS 1 messages to a session. MQTT clients cannot name it; others are kept out below."""
 
 
+def new_password() -> str:
+    """A password for a cluster's nodes."""
+    return secrets.token_hex(24)
+
+
 @dataclass(frozen=True)
 class NatsProfile:
     """What an operator chooses."""
@@ -41,7 +47,7 @@ class NatsProfile:
     tls: TlsFiles | None = None
     """None: no encryption and no identity, for trials on one machine only."""
     devices: tuple[DeviceId, ...] = ()
-    cluster_password: str = field(default_factory=lambda: secrets.token_hex(24))
+    cluster_password: str = field(default_factory=new_password)
     """Keeps everybody but the nodes from the cluster's ports, where no policy holds."""
 
     def __post_init__(self) -> None:
@@ -64,6 +70,16 @@ class NatsProfile:
         if self.hosts:
             return [f"{checked_host(host)}:{checked_port(first_port)}" for host in self.hosts]
         return [f"127.0.0.1:{checked_port(first_port + number)}" for number in range(self.nodes)]
+
+
+def password_in(folder: Path) -> str | None:
+    """The password of a cluster whose profile is here already: nodes that run keep to it, so a new profile must too."""
+    try:
+        texts = [file.read_text() for file in sorted(folder.glob(f"node-*/{CONFIG}"))]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the profile in {folder} ({error}): choose another folder with --out") from error
+    found = [match[1] for text in texts if (match := re.search(r'user: "node", password: "([0-9a-f]+)"', text))]
+    return found[0] if found else None
 
 
 def nats_profile(wanted: NatsProfile, folder: Path) -> Profile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,10 +45,17 @@ def write_profile(profile: Profile, folder: Path, *, force: bool) -> None:
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o750)
         for name, text in profile.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-            (folder / name).write_text(text)
-            (folder / name).chmod(0o640)
+            _write(folder / name, text)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder} ({error.strerror}): choose another folder with --out") from error
+
+
+def _write(file: Path, text: str) -> None:
+    """Closed to others before the first byte is in it: it may hold a password."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+    with os.fdopen(descriptor, "w") as stream:
+        os.fchmod(descriptor, 0o640)
+        stream.write(text)
 
 
 def checked_path(path: Path) -> Path:

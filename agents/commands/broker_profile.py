@@ -9,7 +9,7 @@ from pathlib import Path
 from agents.cli import add_settings_options
 from agents.program import settings_of
 from broker.mosquitto import MAX_QUEUED_BYTES, TLS_PORT, MosquittoProfile, mosquitto_profile
-from broker.nats import CLIENT_PORT, CLUSTER_PORT, MQTT_PORT, NatsProfile, nats_profile
+from broker.nats import CLIENT_PORT, CLUSTER_PORT, MQTT_PORT, NatsProfile, nats_profile, new_password, password_in
 from broker.profile import Profile, TlsFiles, write_profile
 from ofl_iot.errors import ConfigError
 from ofl_iot.identity.names import PARTIES
@@ -91,6 +91,7 @@ def _nats(options: argparse.Namespace) -> Profile:
         cluster_port=options.cluster_port,
         tls=None if options.no_tls else _tls_files(options),
         devices=_devices(options.devices) if options.devices else (),
+        cluster_password=password_in(options.out) or new_password(),
     )
     return nats_profile(wanted, options.out)
 

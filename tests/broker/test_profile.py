@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -147,3 +148,30 @@ def test_a_cluster_that_cannot_be_is_refused(
     assert nats(tmp_path, *arguments) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "site").exists()
+
+
+def test_a_cluster_that_is_written_anew_keeps_its_password_and_another_has_another(tmp_path: Path) -> None:
+    def passwords(folder: Path) -> set[str]:
+        texts = [file.read_text() for file in folder.glob("site/node-*/nats.conf")]
+        return {found for text in texts for found in re.findall(r'password: "(\w+)"', text)}
+
+    assert nats(tmp_path, "--no-tls") == 0
+    before = passwords(tmp_path)
+    assert len(before) == 1
+    assert nats(tmp_path, "--no-tls", "--nodes", "5", "--force") == 0
+    assert len(list(tmp_path.glob("site/node-*"))) == 5
+    assert passwords(tmp_path) == before
+    assert nats(tmp_path / "other", "--no-tls") == 0
+    assert passwords(tmp_path / "other") != before
+
+
+def test_a_configuration_is_closed_to_others_before_it_says_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def powerless(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchmod", powerless)
+    monkeypatch.setattr(Path, "chmod", powerless)
+    assert nats(tmp_path, "--no-tls") == 2
+    assert [file.read_text() for file in tmp_path.rglob("nats.conf")] == [""]

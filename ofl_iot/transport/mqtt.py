@@ -32,6 +32,11 @@ logger = logging.getLogger(__name__)
 STEADY_S = 5.0
 """A connection that lasted this long was no accident: the next outage begins with short waits."""
 
+GRANT_TIMEOUTS = 6
+"""So many times `echo_timeout_s` a broker has for granting the subscription to our echoes, where there is another.
+
+Not fewer: a cluster that makes a replicated consumer for each pattern answers late, and leaving adds to its work.
+"""
 
 _FAREWELL = b"farewell"
 """Begins the payload of the echo that precedes a goodbye."""
@@ -69,6 +74,7 @@ class MqttLink:
         self._connection: Connection | None = None
         self._echo = Echo(settings.echo_interval_s, settings.echo_timeout_s, clock())
         self._echo_packet: int | None = None
+        self._up_at = 0.0
         self._last_echo = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping = False
@@ -251,13 +257,24 @@ class MqttLink:
         self._request(connection.client, self._subscriptions.to_ask_again(now))
         if self._echo_topic is None:
             return
+        timeout_s = self._settings.echo_timeout_s
+        granted = self._echo_topic in self._subscriptions.granted
         if self._echo.deaf(now):
-            self._subscriptions.distrust()
-            self._given_up = True
-            connection.end(f"deaf: no echo within {self._settings.echo_timeout_s:g} s")
-        elif self._echo.due(now) and self._echo_topic in self._subscriptions.granted:
+            self._give_up(connection, f"deaf: no echo within {timeout_s:g} s")
+        elif not granted and self._overdue(now - GRANT_TIMEOUTS * timeout_s):
+            self._give_up(connection, f"no subscription granted within {GRANT_TIMEOUTS * timeout_s:g} s")
+        elif granted and self._echo.due(now):
             self._echo_packet = connection.client.publish(self._echo_topic, self._echo.payload, 0).mid
             self._echo.handed_over()
+
+    def _overdue(self, since: float) -> bool:
+        """Whether the connection is older than that, and there is another broker to go to."""
+        return self.connected and self._up_at <= since and len(self._settings.addresses()) > 1
+
+    def _give_up(self, connection: Connection, reason: str) -> None:
+        self._subscriptions.distrust()
+        self._given_up = True
+        connection.end(reason)
 
     def _bury(self, connection: Connection) -> None:
         connection.client.abandon()
@@ -386,7 +403,8 @@ class MqttLink:
         self.connected = self.tried = True
         self.connections += 1
         self._outage.over()
-        self._echo = Echo(self._settings.echo_interval_s, self._settings.echo_timeout_s, self._clock())
+        self._up_at = self._clock()
+        self._echo = Echo(self._settings.echo_interval_s, self._settings.echo_timeout_s, self._up_at)
         self._echo_packet = None
         logger.info("link up client=%s session_present=%s", self._client_id, up.session_present)
         if not up.session_present:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import socket
@@ -258,6 +259,62 @@ def test_a_link_that_went_deaf_moves_on_however_long_it_was_well(
             assert link.publish("t", b"moved", qos=1)
             await eventually(lambda: at_the_standby.payloads == [b"moved"])
             await link.stop()
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_never_answers_a_subscription_is_left_if_there_is_another(
+    open_broker: Any, impatient: Any, eventually: Any
+) -> None:
+    async def story() -> None:
+        async def accept_and_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b"\x20\x02\x00\x00")  # CONNACK
+            await reader.read()
+            writer.close()
+
+        half_dead = await asyncio.start_server(accept_and_no_more, "127.0.0.1", 0)
+        async with open_broker() as standby:
+            heard = Recorder()
+            hosts = (f"127.0.0.1:{half_dead.sockets[0].getsockname()[1]}", f"127.0.0.1:{standby}")
+            link = MqttLink(impatient(1, hosts=hosts, echo_timeout_s=0.25), "a", echo_topic="echo/a")
+            link.start(heard)
+            await eventually(lambda: "echo/a" in link.granted)
+            assert [down.reason for down in heard.downs] == ["no subscription granted within 1.5 s"]
+            await link.stop()
+        half_dead.close()
+        await half_dead.wait_closed()
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_never_answers_a_subscription_is_kept_if_it_is_the_only_one(
+    impatient: Any, eventually: Any
+) -> None:
+    async def story() -> None:
+        now, pings = 0.0, 0
+
+        async def answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal pings
+            await reader.read(1)
+            writer.write(b"\x20\x02\x00\x00")  # CONNACK
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while await reader.readuntil(b"\xc0\x00"):  # PINGREQ
+                    pings += 1
+                    writer.write(b"\xd0\x00")
+            writer.close()
+
+        server = await asyncio.start_server(answer_pings, "127.0.0.1", 0)
+        heard, port = Recorder(), server.sockets[0].getsockname()[1]
+        link = MqttLink(impatient(port, keepalive_s=1), "a", echo_topic="echo/a", clock=lambda: now)
+        link.start(heard)
+        await eventually(lambda: link.connected)
+        now = 1e6
+        await eventually(lambda: pings >= 2)
+        assert not heard.downs
+        await link.stop()
+        server.close()
+        await server.wait_closed()
 
     asyncio.run(story())
 

@@ -3,8 +3,8 @@
     scores entrusted ─▶ values ─▶ weighed ─▶ model entrusted ─▶ values ─▶ finished
 
 The decryptor alone knows the randomness of ServerDec, asks the leaders and sees to those that vanish. It shows that it
-is alive while it works; when it is silent for `decryption_deadline_s`, the round is abandoned and the next one tries
-again.
+is alive while it works; when it is silent for one and a half times `decryption_deadline_s`, the round is abandoned and
+the next one tries again.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class EntrustedDecryption:
             yield from self._answered(decode_body(ServerDecAnswer, body))
 
     def deadline(self, now: float) -> Iterator[Command]:
-        """Half of the deadline without a sign of the decryptor: it is told everything again. All of it: given up."""
+        """Half of the deadline has passed. After two of them without a sign all is told again, after three given up."""
         if self._exchange is None:
             return
         self._quiet += 1

@@ -36,7 +36,8 @@ class Quarantine:
 
     def holds(self, event: Arrived) -> bool:
         """Whether this very message is not to be handled any more."""
-        return bool(self._strikes) and self._strikes.get(_fingerprint(event), 0) >= MAX_STRIKES
+        suspected = any(strikes >= MAX_STRIKES for strikes in self._strikes.values())
+        return suspected and self._strikes.get(_fingerprint(event), 0) >= MAX_STRIKES
 
 
 def culprit(error: BaseException) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 WINDOW = 8
+TELLING_DIGITS = 5
+"""A number with fewer digits may be an accuracy or a share of something."""
 _HEX = re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{16,}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
 _LITERAL = re.compile(r"""b['"]((?:\\x[0-9a-f]{2}|\\[nrt\\'"]|[^\\\n])+)""")
@@ -26,8 +28,8 @@ class Secrets:
 
     def __init__(self, blobs: Iterable[bytes], vectors: Iterable[np.ndarray]) -> None:
         self._blob = b"\0\0\0\0\0\0\0\0".join({blob for blob in blobs if len(blob) >= WINDOW})
-        values = [np.asarray(vector, np.float32).ravel() for vector in vectors]
-        self._values = {float(value) for value in np.unique(np.concatenate([np.zeros(0, np.float32), *values]))} - {0.0}
+        values = [np.asarray(vector, np.float64).ravel() for vector in vectors]
+        self._values = np.unique(np.concatenate([np.zeros(0), *values]))
 
     def __len__(self) -> int:
         return len(self._blob) + len(self._values)
@@ -42,9 +44,17 @@ class Secrets:
         return any(len(set(window)) > 2 and window in self._blob for window in windows)
 
     def _holds_values(self, run: str) -> bool:
-        """Two neighbours that are parameters are no accident; one may be."""
-        known = [float(np.float32(number)) in self._values for number in re.split(r"[\s,]+", run) if number]
+        """Two neighbours that are parameters are no accident; one may be, and 0.5 beside 0.25 too."""
+        known = [self._is_value(number) for number in re.split(r"[\s,]+", run) if number]
         return any(one and other for one, other in itertools.pairwise(known))
+
+    def _is_value(self, number: str) -> bool:
+        """Whether it is a parameter, as numpy prints one: to eight decimals."""
+        value, mantissa = float(number), number.lower().split("e")[0]
+        if len(mantissa.lstrip("+-").replace(".", "").strip("0")) < TELLING_DIGITS or not len(self._values):
+            return False
+        near = np.clip(np.searchsorted(self._values, value) + np.array([-1, 0]), 0, len(self._values) - 1)
+        return bool(np.any(np.abs(self._values[near] - value) <= 1e-8 + 1e-7 * abs(value)))
 
 
 def _candidates(text: str) -> Iterator[tuple[str, bytes]]:

@@ -215,10 +215,20 @@ class DecryptorMachine:
             raise LateError(f"an ask of round {part.round_no}, which is over")
         if held is None or (part.term, part.round_no) > (held.term, held.number):
             self._incoming = held = self._exchange(part.term, part.round_no)
+        if held.taken(COORDINATOR, part):
+            yield from self._asked_again(part, now)
         receipt, body = held.take(COORDINATOR, part)
         if body is not None:
             yield from self._asked_for(decode_body(ServerDecAsk, body), part, now)
         yield _to_coordinator(receipt)
+
+    def _asked_again(self, part: Part, now: float) -> Iterator[Command]:
+        """The coordinator waits still: an answer that was given up is sent again, once for all parts of the ask."""
+        answer = self._outgoing
+        of_this_round = answer and (part.term, part.round_no) == (answer.term, answer.number)
+        if answer and of_this_round and answer.given_up(COORDINATOR, part.stage):
+            answer.send_again(COORDINATOR)
+            yield from self._send_answer(now)
 
     def _asked_for(self, ask: ServerDecAsk, part: Part, now: float) -> Iterator[Command]:
         if (ask.opened.term, ask.round_no, label_of(ask)) != (part.term, part.round_no, part.stage):

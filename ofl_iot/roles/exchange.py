@@ -24,12 +24,13 @@ class BodyExchange:
         self._received: dict[tuple[str, str], bytes] = {}
         """Digests of whole bodies."""
         self._until: dict[tuple[str, str], float] = {}
+        self._given_up: set[tuple[str, str]] = set()
 
     def send(self, peer: str, stage: str, body: bytes) -> None:
         """Begin to send a body; `due` says what to publish when."""
         parts = split_body(body, self.term, self.number, stage)
         self._senders[peer, stage] = PartSender(parts, resend_s=self._resend_s)
-        self._until.pop((peer, stage), None)
+        self._be_patient((peer, stage))
 
     def send_only(self, stage: str) -> None:
         """Give the sending of all other stages up: what they carry is void."""
@@ -37,21 +38,33 @@ class BodyExchange:
 
     def send_again(self, peer: str) -> None:
         """Send everything to a peer again: it may have lost what it confirmed."""
-        for (receiver, _), sender in self._senders.items():
-            if receiver == peer:
+        for key, sender in self._senders.items():
+            if key[0] == peer:
                 sender.restart()
+                self._be_patient(key)
+
+    def _be_patient(self, key: tuple[str, str]) -> None:
+        self._until.pop(key, None)
+        self._given_up.discard(key)
 
     def due(self, now: float) -> list[tuple[str, Part]]:
         """Peers and parts to send now."""
-        for key in list(self._senders):
-            if now > self._until.setdefault(key, now + PATIENCE * self._resend_s):
-                del self._senders[key]
-        return [(peer, part) for (peer, _), sender in self._senders.items() for part in sender.due(now)]
+        for key, sender in self._senders.items():
+            if now > self._until.setdefault(key, now + PATIENCE * self._resend_s) and not sender.done:
+                self._given_up.add(key)
+        return [(key[0], part) for key, sender in self._hoped_for() for part in sender.due(now)]
 
     @property
     def pending(self) -> bool:
         """Whether anything still waits for its confirmation."""
-        return any(not sender.done for sender in self._senders.values())
+        return any(not sender.done for _, sender in self._hoped_for())
+
+    def _hoped_for(self) -> list[tuple[tuple[str, str], PartSender]]:
+        return [(key, sender) for key, sender in self._senders.items() if key not in self._given_up]
+
+    def given_up(self, peer: str, stage: str) -> bool:
+        """Whether a body was sent too often without being confirmed."""
+        return (peer, stage) in self._given_up
 
     def link_lost(self) -> None:
         """What was under way may be lost."""
@@ -68,6 +81,10 @@ class BodyExchange:
         """Whether any part of a body came from a peer."""
         return any(key[0] == peer for held in (self._joiners, self._received) for key in held)
 
+    def taken(self, peer: str, part: Part) -> bool:
+        """Whether the body that a part belongs to is here already."""
+        return self._received.get((peer, part.stage)) == part.digest
+
     def take(self, peer: str, part: Part) -> tuple[PartReceipt, bytes | None]:
         """Take a part; the receipt to answer with, and the body when this part completed it.
 
@@ -77,7 +94,7 @@ class BodyExchange:
             raise LateError(f"a part of exchange {part.term}.{part.round_no}, not {self.term}.{self.number}")
         receipt = receipt_of(part)
         key = (peer, part.stage)
-        if self._received.get(key) == part.digest:
+        if self.taken(peer, part):
             return receipt, None
         joiner = self._joiners.get(key)
         if joiner is None or joiner.digest != part.digest:

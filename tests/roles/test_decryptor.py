@@ -39,6 +39,7 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     ServerDecrypted,
 )
+from ofl_iot.roles.exchange import PATIENCE
 from ofl_iot.runtime.toolbox import run_job
 from tests.roles.circle import RULES, SIZE, Circle, lossy, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status
@@ -213,6 +214,38 @@ def test_an_answer_that_was_lost_with_the_process_is_given_again() -> None:
     assert circle.ran(FinalDecrypt) == finals
 
 
+def unanswered(stage: str) -> Callable[[str, str, Message], int]:
+    """A post that loses what the decryptor answers to a stage, but none of its receipts."""
+    return lambda sender, to, message: int(
+        (sender, to) != (DECRYPTOR, COORDINATOR) or isinstance(message, PartReceipt) or stage not in message.stage  # type: ignore[union-attr]
+    )
+
+
+def answers(circle: Circle, stage: str) -> list[bytes]:
+    """What the decryptor sent to the coordinator."""
+    return [
+        message.body
+        for sender, topic, message in circle.sent
+        if sender == DECRYPTOR and topic.receiver == COORDINATOR
+        if isinstance(message, Part) and message.stage.startswith(stage)
+    ]
+
+
+@pytest.mark.parametrize("stage", ["scores", "model"])
+def test_an_answer_that_was_given_up_is_given_again_when_it_is_asked_for_again(stage: str) -> None:
+    circle, updates = circle_of(), updates_of(names(3))
+    circle.fate = unanswered(stage)
+    patience_s = PATIENCE * RULES.resend_s
+    assert circle.decrypt(circle.contributions(updates), wait_s=3 * patience_s) is None
+    assert not reason(circle), "the decryptor confirms, so the coordinator goes on asking"
+    finals = sum(isinstance(job, FinalDecrypt) and job.ask.stage == stage for _, job in circle.done)
+    circle.fate = lambda *_: 1
+    circle.wait(patience_s + RULES.decryption_deadline_s, lambda: circle.office.result is not None)
+    check(circle.office.result, updates, 3)
+    assert finals == 1
+    assert len(set(answers(circle, stage))) == 1, "always the same bytes"
+
+
 def test_a_coordinator_killed_in_the_middle_has_the_same_round_decrypted_again() -> None:
     circle, updates = circle_of(), updates_of(names(3))
     contributions = circle.contributions(updates)
@@ -258,6 +291,10 @@ def begun(circle: Circle) -> ServerDecAsk:
     circle.tools[DECRYPTOR] = real
     (ask,) = [job.ask for _, job in circle.done if isinstance(job, ServerDecrypt)]
     return ask
+
+
+def parts_of(ask: ServerDecAsk) -> int:
+    return len(split_body(encode_body(ask), 1, 1, ""))
 
 
 def asked_again(circle: Circle, ask: ServerDecAsk) -> list[Command]:
@@ -308,6 +345,22 @@ def test_an_older_ask_is_void_and_the_same_one_gets_the_same_answer() -> None:
     (sent,) = [c.message for c in again if isinstance(c, Publish) and isinstance(c.message, Part)]
     assert isinstance(sent, Part)
     assert sent.body == answer
+
+
+def test_the_same_ask_is_answered_again_only_when_the_answer_was_given_up_and_once() -> None:
+    circle, updates = circle_of(), updates_of(names(3))
+    circle.fate = unanswered("model")
+    assert circle.decrypt(circle.contributions(updates), wait_s=1.0) is None
+    scores, model = (job.ask for _, job in circle.done if isinstance(job, ServerDecrypt))
+    assert kinds(asked_again(circle, model)) == ["Publish SERVERDEC"] * parts_of(model), "it is under way"
+    circle.fate = lambda *_: 0
+    circle.wait(PATIENCE * RULES.resend_s + RULES.resend_s)
+    circle.now += RULES.resend_s
+    assert all(isinstance(c.message, PartReceipt) for c in asked_again(circle, scores) if isinstance(c, Publish))
+    said = [c.message for c in asked_again(circle, model) if isinstance(c, Publish)]
+    (sent,) = [message for message in said if isinstance(message, Part)]
+    assert sent.body == circle.stores[DECRYPTOR].load()[TABLE]["answer"]
+    assert len(said) == 1 + parts_of(model), "and every part of the ask is confirmed"
 
 
 def test_a_newer_ask_waits_for_the_job_in_hand_whose_result_is_then_void() -> None:

@@ -82,6 +82,22 @@ def test_what_is_not_confirmed_is_sent_again_and_given_up_in_the_end() -> None:
     assert not sender.pending
 
 
+def test_what_was_given_up_is_sent_again_with_the_same_patience_when_that_is_asked_for() -> None:
+    sender = exchange()
+    sender.send("a", "one", b"hello")
+    first = [at for at in range(100) for _ in sender.due(float(at))]
+    assert sender.given_up("a", "one")
+    assert not sender.given_up("a", "two")
+    sender.send_again("a")
+    assert not sender.given_up("a", "one")
+    assert [at for at in range(100) for _ in sender.due(100.0 + at)] == first
+    sender.send_again("a")
+    sender.due(300.0)
+    sender.confirm("a", PartReceipt(3, 1, "one", (0,)))
+    assert not sender.due(900.0)
+    assert not sender.given_up("a", "one"), "it is there"
+
+
 def test_a_confirmed_body_is_done_and_only_its_own_receipt_confirms_it() -> None:
     sender = exchange()
     sender.send("a", "one", b"hello")

@@ -16,7 +16,7 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import KeyOpen, Message, ServerDecAsk
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.events import Vector
+from ofl_iot.roles.events import JobFailed, Vector
 from ofl_iot.roles.storage import StoreOp
 
 
@@ -289,6 +289,19 @@ Job: TypeAlias = (
     | FinalDecrypt
     | EvaluateModel
 )
+
+
+def failure_of(job: Job, error: Exception, culprits: tuple[str, ...] = (), suspects: tuple[str, ...] = ()) -> JobFailed:
+    """The event that a job which raised comes back as."""
+    round_no = term = attempt = 0
+    if isinstance(job, ServerDecrypt | FinalDecrypt):
+        round_no = job.ask.round_no
+    elif isinstance(job, BeginKeys | FinishKeys | MakeKeys):
+        term, attempt = job.opened.term, job.opened.attempt
+    elif not isinstance(job, OpenLedger | TrainLocally | PrepareRelease | MakeSealingKey):
+        round_no = job.round_no
+    reason = f"{type(error).__name__}: {error}"
+    return JobFailed(type(job).__name__, reason, culprits, suspects, round_no, term, attempt)
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class CoordinatorMachine:
         elif isinstance(event, DecryptionRequested):
             yield from self._rounds.decryption_requested(event, now)
         elif isinstance(event, JobFailed):
-            yield tell("job failed", "error", job=event.job, reason=event.reason)
+            yield tell("job failed", "error", job=event.job, round_no=event.round_no, reason=event.reason)
             if event.job != EvaluateModel.__name__:
                 yield from self._rounds.job_failed(event)
         else:

@@ -204,7 +204,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class JobFailed:
-    """A computation raised; `job` is the name of its class."""
+    """A computation raised; `job` is the name of its class, the numbers say of which round or key generation it was."""
 
     job: str
     reason: str
@@ -212,6 +212,11 @@ class JobFailed:
     """Leaders that are known to have sent what made it fail."""
     suspects: tuple[str, ...] = ()
     """Leaders one of whom sent it."""
+    round_no: int = 0
+    """0 for a job of no round."""
+    term: int = 0
+    attempt: int = 0
+    """Term and attempt of a key generation; 0 for any other job."""
 
 
 Event: TypeAlias = (

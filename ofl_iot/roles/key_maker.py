@@ -69,6 +69,10 @@ class KeyMaker:
         """Whether a key is being made."""
         return self._opened is not None
 
+    def is_making(self, term: int, attempt: int) -> bool:
+        """Whether the key of this term and attempt is being made."""
+        return self._opened is not None and (self._opened.term, self._opened.attempt) == (term, attempt)
+
     def missing(self) -> set[str]:
         """Leaders that have not delivered what is due, or not what it must be.
 

@@ -136,7 +136,9 @@ class KeyRing:
 
     def failed(self, event: JobFailed, now: float) -> Iterator[Command]:
         """The key share cannot be made: tell the coordinator whose fault it is, where that is known."""
-        if self._exchange and event.job in (BeginKeys.__name__, FinishKeys.__name__) and event.culprits:
+        if event.job not in (BeginKeys.__name__, FinishKeys.__name__) or not event.culprits:
+            return
+        if self._exchange and (event.term, event.attempt) == (self._exchange.term, self._exchange.number):
             self._exchange.send(COORDINATOR, FAULT, event.culprits[0].encode())
             yield from self._send(now)
 

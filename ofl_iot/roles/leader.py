@@ -166,7 +166,7 @@ class LeaderMachine:
         elif isinstance(event, TimerFired) and event.name == FETCH:
             yield from self._intake.timer(now)
         elif isinstance(event, JobFailed):
-            yield tell("contribution failed", "error", reason=event.reason)
+            yield tell("contribution failed", "error", round_no=event.round_no, reason=event.reason)
 
     # --- taking and leaving office
 

@@ -200,10 +200,16 @@ class Rounds:
             yield from self._abandon_if_given_up()
 
     def job_failed(self, event: JobFailed) -> Iterator[Command]:
-        """A decryption goes on without those whose shares made it fail; otherwise key generation or round is over."""
+        """A decryption goes on without those whose shares made it fail; otherwise key generation or round is over.
+
+        The failure of a job whose round or key generation is over already concerns nobody.
+        """
         if event.job == MakeKeys.__name__:
-            self._keys.blame(event.culprits)
-            yield from self._key_failed()
+            if self._keys.is_making(event.term, event.attempt):
+                self._keys.blame(event.culprits)
+                yield from self._key_failed()
+        elif self._round is None or event.round_no != self._round.opened.round_no:
+            return
         elif self._decryption and (event.culprits or event.suspects):
             yield from self._decryption.failed(event)
             if self._decryption.given_up:

@@ -32,11 +32,11 @@ from ofl_iot.roles.commands import (
     Subscribe,
     Tell,
     Unsubscribe,
+    failure_of,
 )
 from ofl_iot.roles.events import (
     Arrived,
     Event,
-    JobFailed,
     LinkDown,
     LinkUp,
     Measured,
@@ -356,7 +356,7 @@ class LiveParty:
             result = await self._in_executor(lambda: self._with.toolbox.run(job))
         except Exception as error:
             log.exception("a job raised party=%s job=%s", self.name, type(job).__name__)
-            result = JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
+            result = failure_of(job, error)
         if self._with.pace:
             await asyncio.sleep(max(0.0, began + self._with.pace.seconds(job) - time.monotonic()))
             if isinstance(result, Trained):

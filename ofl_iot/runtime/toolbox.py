@@ -35,13 +35,13 @@ from ofl_iot.roles.commands import (
     ServerDecrypt,
     TrainLocally,
     WeighRound,
+    failure_of,
 )
 from ofl_iot.roles.device import DeviceRules
 from ofl_iot.roles.events import (
     ContributionProtected,
     Evaluated,
     Event,
-    JobFailed,
     LedgerOpened,
     ReleasePrepared,
     RoundAggregated,
@@ -77,11 +77,11 @@ def run_job(tools: Tools, job: Job) -> Event:
     try:
         return tool(job)
     except CulpritError as error:
-        return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}", error.culprits)
+        return failure_of(job, error, culprits=error.culprits)
     except WrongShareError as error:
-        return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}", suspects=error.leaders)
+        return failure_of(job, error, suspects=error.leaders)
     except Exception as error:  # noqa: BLE001  # workloads raise what they like; the machine decides what follows
-        return JobFailed(type(job).__name__, f"{type(error).__name__}: {error}")
+        return failure_of(job, error)
 
 
 class Pace(Protocol):

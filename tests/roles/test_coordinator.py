@@ -433,7 +433,8 @@ def test_a_federation_without_an_end_waits_for_devices_with_a_budget() -> None:
 
 
 def test_an_aggregation_that_fails_or_explodes_abandons_the_round() -> None:
-    for outcome in (JobFailed("AggregateRound", "boom"), RoundAggregated(1, ZERO + np.float32(np.nan), {A: 1.0}, {})):
+    failed = JobFailed("AggregateRound", "boom", round_no=1)
+    for outcome in (failed, RoundAggregated(1, ZERO + np.float32(np.nan), {A: 1.0}, {})):
         office = one_cluster()
         (leader,) = office.leaders
         office.open_round()
@@ -447,6 +448,33 @@ def test_an_evaluation_that_fails_is_only_told() -> None:
     office = one_cluster()
     office.open_round()
     assert kinds(office.give(JobFailed("EvaluateModel", "boom"))) == ["Tell"]
+
+
+def test_the_failure_of_a_round_that_has_passed_does_not_end_the_present_one() -> None:
+    office = one_cluster()
+    (leader,) = office.leaders
+    office.open_round()
+    office.contribute(leader, {A: (1,)})
+    office.give(TimerFired("coordinator.deadline"))
+    assert office.open_round().round_no == 2
+    office.contribute(leader, {A: (1,)})
+    assert told(office.give(JobFailed("AggregateRound", "boom", round_no=1))) == ["job failed"]
+    assert "round closed" in told(office.aggregated(leader))
+
+
+def test_a_failure_between_rounds_concerns_nobody() -> None:
+    assert told(one_cluster().give(JobFailed("AggregateRound", "boom", round_no=1))) == ["job failed"]
+
+
+def test_a_key_of_an_earlier_attempt_that_fails_does_not_end_the_present_one() -> None:
+    office = one_cluster()
+    office.machine._rounds._keys._opened = KeyOpen(2, 3, (), 1, "main")
+    for term, attempt in ((2, 2), (1, 3)):
+        failed = JobFailed("MakeKeys", "boom", term=term, attempt=attempt)
+        assert told(office.give(failed)) == ["job failed"]
+        assert office.machine._rounds.making_key
+    assert "key generation failed" in told(office.give(JobFailed("MakeKeys", "boom", term=2, attempt=3)))
+    assert not office.machine._rounds.making_key
 
 
 def test_the_result_of_a_round_that_has_passed_is_ignored() -> None:

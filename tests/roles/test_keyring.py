@@ -13,12 +13,12 @@ from ofl_iot.protocol.messages import KeyMember, KeyOpen, Message, Part, PartRec
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey, Persist, Publish, Tell
-from ofl_iot.roles.events import Arrived, Event, KeysBegun, KeysFinished, SealingKeyMade, Started
+from ofl_iot.roles.events import Arrived, Event, JobFailed, KeysBegun, KeysFinished, SealingKeyMade, Started
 from ofl_iot.roles.exchange import PATIENCE
 from ofl_iot.roles.keeper import KeeperMachine
 from ofl_iot.roles.keyring import DEAL, FAULT, ONE, OPEN, TABLE, TWO
 from tests.roles.circle import Circle, lossy, names
-from tests.roles.parties import assigned, assignment, dropped, jobs, kinds
+from tests.roles.parties import assigned, assignment, dropped, jobs, kinds, published
 
 A, B, C = names(3)
 PRIVATE, PUBLIC = bytes(32), bytes([7]) * 32
@@ -243,6 +243,17 @@ def test_results_of_an_earlier_attempt_are_void() -> None:
     material = KeyMaterial(opening(), b"k" * 16, b"public", b"share")
     assert machine.handle(KeysFinished(1, 1, material, b"two"), 1.0) == []
     assert machine.material is None
+
+
+def test_nobody_is_accused_in_an_attempt_for_what_failed_in_an_earlier_one() -> None:
+    machine = keeper()
+    machine.handle(opened(opening(attempt=2)), 0.0)
+    for job in ("BeginKeys", "FinishKeys"):
+        stale = machine.handle(JobFailed(job, "boom", (B,), term=1, attempt=1), 1.0)
+        assert not [c for c in stale if isinstance(c, Publish)]
+    (fault,) = published(machine.handle(JobFailed("FinishKeys", "boom", (B,), term=1, attempt=2), 1.0), Kind.KEYS)
+    assert isinstance(fault, Part)
+    assert (fault.stage, fault.body) == (FAULT, B.encode())
 
 
 def test_a_deal_that_cannot_be_opened_is_laid_at_its_senders_door() -> None:

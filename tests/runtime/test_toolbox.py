@@ -14,14 +14,20 @@ from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import ChunkHead
+from ofl_iot.protocol.messages import KeyOpen, ServerDecAsk
 from ofl_iot.roles.commands import (
     AggregateRound,
     Contributed,
     EvaluateModel,
+    FinalDecrypt,
+    Job,
+    MakeKeys,
     OpenLedger,
     PrepareRelease,
     ProtectContribution,
     TrainLocally,
+    WeighRound,
+    failure_of,
 )
 from ofl_iot.roles.events import (
     ContributionProtected,
@@ -44,6 +50,7 @@ from ofl_iot.workloads.digits import digits_federation
 SIZE = 6
 FEDERATION = FederationId("harbour")
 CLEAR = ProtectionRules(mode="clear")
+OPENED = KeyOpen(4, 9, (), 2, "main")
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +128,21 @@ def test_a_job_that_fails_comes_back_with_its_reason(workload: Workload) -> None
     assert isinstance(diverged, JobFailed)
 
 
+@pytest.mark.parametrize(
+    ("job", "which"),
+    [
+        (TrainLocally(np.zeros(1, np.float32), 1), (0, 0, 0)),
+        (WeighRound(7, {}, (), {}), (7, 0, 0)),
+        (FinalDecrypt(ServerDecAsk(7, 1, 2, "scores", OPENED, b"", (), (), b""), b"", {}), (7, 0, 0)),
+        (MakeKeys(OPENED, {}, {}), (0, 4, 9)),
+    ],
+)
+def test_a_failure_says_of_which_round_or_key_generation_it_was(job: Job, which: tuple[int, int, int]) -> None:
+    failed = failure_of(job, ValueError("boom"), culprits=("a",))
+    assert (failed.round_no, failed.term, failed.attempt) == which
+    assert (failed.job, failed.reason, failed.culprits) == (type(job).__name__, "ValueError: boom", ("a",))
+
+
 def test_a_new_ledger_has_spent_nothing_and_a_stored_one_is_not_forgotten(workload: Workload) -> None:
     opened = device_toolbox(workload).run(OpenLedger(None))
     assert isinstance(opened, LedgerOpened)
@@ -154,7 +176,7 @@ def test_a_global_model_is_judged_on_held_out_data(workload: Workload) -> None:
 
 def test_a_round_that_cannot_be_aggregated_is_a_failure(workload: Workload) -> None:
     failed = coordinator_toolbox(workload).run(AggregateRound(1, (Contributed("short", b"", 10, 1),)))
-    assert failed == JobFailed("AggregateRound", "RoundError: no usable contribution")
+    assert failed == JobFailed("AggregateRound", "RoundError: no usable contribution", round_no=1)
 
 
 def test_a_round_in_the_clear_is_summed_from_what_the_leaders_protected(workload: Workload) -> None:

@@ -1,19 +1,14 @@
 """Speed, size and error of the threshold encryption, beside TenSEAL and the paper's literal FHE-DFT.
 
-    python -m agents.bench_crypto [--params N] [--json FILE]
-
 Processor seconds of one thread, the best of a few repetitions; ours and TenSEAL's alternate, so that a busy machine
 slows both. The literal FHE-DFT is measured on one ciphertext and scaled to the model.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -199,21 +194,3 @@ def _seeded_figures(values: Floats, repeats: int, entropy: Entropy) -> dict[str,
     seconds, upload = best(lambda: seeded.encrypt_seeded(keys.public, values, origin, entropy), repeats)
     size = sum(len(part) for half in upload for part in half.to_parts())
     return {"seeded_enc_s": seconds, "seeded_bytes_per_param": size / values.size}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Measure, print and optionally write the figures as JSON."""
-    parser = argparse.ArgumentParser(prog="bench_crypto", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--params", type=int, default=1_000_000, help="parameters of the model (default 1,000,000)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args(arguments)
-    figures = run(options.params)
-    for name, value in figures.items():
-        print(f"{name:36s} {value:.6g}")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

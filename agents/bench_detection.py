@@ -1,20 +1,15 @@
 """How well each s-factor form protects a federation of production machines from malicious leaders, in virtual time.
 
-    python -m agents.bench_detection --json FILE [--markdown FILE] [--data FOLDER] [--quick]
-
 Ten leaders with two devices each, Dirichlet 0.5. A malicious leader's devices hold poisoned data, or the leader
 poisons its cluster's update before it protects it. Rounds are in the clear, where the coordinator judges the same
 numbers; one federation is run under encryption too, and every verdict on ciphertext compared with the one on the
-updates behind it. Thresholds were chosen with other seeds (`agents.bench_robust`).
+updates behind it.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from agents.bench_robust import _averages, check_targets, default_cases, markdown
+from agents.attack_cases import ATTACKS, Attack, leader_cases
+from agents.detection_report import Outcome, averages, check_targets, markdown
 from agents.learning_cases import Case, Laboratory, Scale
 from agents.learning_data import CLASSES, ImageWorkload, Part, deal, load_corpus
 from agents.learning_federation import Judge, Member, Observer, make_world
-from agents.robust_experiment import ATTACKS, Attack, Outcome
 from agents.simulate import device_names
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.robust.sfactors import DEFAULT_FORM, FORMS
@@ -39,7 +34,7 @@ from ofl_iot.runtime.virtual import VirtualWorld
 from ofl_iot.workloads.dense import DenseNet
 from ofl_iot.workloads.idx import data_folder
 
-NAMES = ("label flip", "sign flip", "backdoor x5", "quiet backdoor", "gaussian", "high frequency")
+__all__ = ["Range", "Size", "markdown", "run"]
 
 
 @dataclass(frozen=True)
@@ -227,7 +222,7 @@ class Range:
         sections: dict[str, dict[str, Any]] = {
             "fleet": {"clusters": self.size.leaders, "gather_s": 2.0},
             "round": {"interval_s": 5.0, "deadline_s": 20.0, "recluster_every": 0, "count": self.size.rounds},
-            "training": {"pause_s": 2.0},  # two or three trainings a round, as in agents.bench_robust
+            "training": {"pause_s": 2.0},  # two or three trainings a round
             "upload": {"gamma": 1.0},
             "download": {"gamma": 1.0},
             "protection": {"mode": mode, "s_factor": form},
@@ -258,14 +253,13 @@ def run(
     began = time.perf_counter()
     size = size or (QUICK if quick else Size())
     shooting = Range(data_folder(data), size)
-    wanted = default_cases(size.leaders) if cases is None else tuple(cases)
     rows = []
-    for attack, malicious in (case for case in wanted if case[0] in ("none", *NAMES)):
+    for attack, malicious in leader_cases(size.leaders) if cases is None else cases:
         for form in forms:
             progress(f"{attack}, {malicious} of {size.leaders} malicious, {form}")
             outcomes = [shooting.run(attack, malicious, form, seed) for seed in size.seeds]
             row = {"data": shooting.corpus, "attack": attack, "malicious": malicious, "form": form}
-            rows.append({**row, **_averages(outcomes)})
+            rows.append({**row, **averages(outcomes)})
     progress("under encryption")
     encrypted = shooting.compare_encrypted("sign flip", round(0.2 * size.leaders), size.seeds[0], min(6, size.rounds))
     return {
@@ -276,40 +270,3 @@ def run(
         "encrypted": encrypted,
         "seconds": round(time.perf_counter() - began, 1),
     }
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """The table for people."""
-    same = result["encrypted"]
-    return (
-        f"{markdown(result)}\n\nUnder encryption ({same['attack']}, {same['malicious']} malicious): the verdict of the "
-        f"plain updates in {same['same_verdicts']} of {same['rounds']} rounds, the models "
-        f"{same['largest_difference_of_a_parameter']} apart at most."
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m agents.bench_detection", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table here as well as to the terminal")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="MNIST-format files; without them the digits serve")
-    parser.add_argument("--quick", action="store_true", help="one seed, fewer rounds")
-    options = parser.parse_args(arguments)
-    result = run(options.data, quick=options.quick, progress=_show)
-    text = table(result)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        options.markdown.write_text(text + "\n", encoding="utf-8")
-    return 0
-
-
-def _show(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

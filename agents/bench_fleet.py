@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -20,8 +20,10 @@ AWAY = 0.1
 """Share of the devices that is away in each term."""
 
 
-def run(sizes: Sequence[int] = SIZES, terms: int = 3, seed: int = 1) -> dict[str, dict[str, float]]:
-    """Plan a drifting fleet of each size anew for `terms` terms, a tenth of it away each time; print the figures.
+def run(
+    sizes: Sequence[int] = SIZES, terms: int = 3, seed: int = 1, *, progress: Callable[[str], None] = print
+) -> dict[str, dict[str, float]]:
+    """Plan a drifting fleet of each size anew for `terms` terms, a tenth of it away each time.
 
     Of each size: seconds of the first plan and of the later ones (mean), churn (mean of the later ones).
     """
@@ -29,7 +31,7 @@ def run(sizes: Sequence[int] = SIZES, terms: int = 3, seed: int = 1) -> dict[str
     for size in sizes:
         figures[str(size)] = _measure(size, terms, np.random.default_rng(seed))
         line = "  ".join(f"{name} {value:.4g}" for name, value in figures[str(size)].items())
-        print(f"{size:>7} devices  {line}")
+        progress(f"{size:>7} devices  {line}")
     return figures
 
 
@@ -72,7 +74,3 @@ def _view(report: Telemetry, samples: int) -> DeviceView:
         availability=Observed(report.availability, 10),
     )
     return DeviceView(report, evidence)
-
-
-if __name__ == "__main__":
-    run()

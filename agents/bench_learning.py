@@ -1,7 +1,5 @@
 """How well a federation learns: sparse against dense, slow devices, privacy, the literal variants, poisoned devices.
 
-    python -m agents.bench_learning --json FILE [--markdown FILE] [--data FOLDER] [--quick]
-
 Production machines in virtual time, 16 devices, Dirichlet 0.5, MNIST at 14 x 14 pixels where its files are given by
 --data or OFL_DATA, else the digits. Accuracies are of the test images, means over the last three global models and
 over the seeds 1 and 2 (seed 1 alone where the table says so). Settings were chosen with seed 0 on images of the
@@ -10,16 +8,14 @@ training file that nothing is trained on.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from agents.attack_cases import BY_DEVICES
 from agents.learning_cases import OWN_CLASSES, QUICK, Case, Laboratory, Scale
 from agents.learning_data import load_corpus
 from agents.learning_federation import Outcome
@@ -67,7 +63,6 @@ LITERAL = (
     Case("scarce link, plan linear", {"resources": {"link_share": SCARCE, "objective": "linear"}}),
 )
 
-ATTACKS = ("sign flip x3", "label flip", "backdoor x5")
 _TWO_CLUSTERS = {"clusters": 2}
 
 
@@ -77,7 +72,7 @@ def guarded(attack: str, *, gate: bool) -> Case:
     return Case(name, {"fleet": _TWO_CLUSTERS, "merge": {"gate": gate}}, attack=attack)
 
 
-GATED = tuple(guarded(attack, gate=gate) for attack in ("none", *ATTACKS) for gate in (False, True))
+GATED = tuple(guarded(attack, gate=gate) for attack in ("none", *BY_DEVICES) for gate in (False, True))
 
 
 def run(
@@ -149,7 +144,7 @@ def _figures(cell: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     def loss(of: Case, against: Case) -> float:
         return round(100 * float(cell[against.name]["accuracy"] - cell[of.name]["accuracy"]), 2)
 
-    on = [cell[guarded(attack, gate=True).name] for attack in ATTACKS]
+    on = [cell[guarded(attack, gate=True).name] for attack in BY_DEVICES]
     return {
         "sparse_loss_points": loss(SPARSE, DENSE),
         "slow_classes_accuracy": cell[COMPENSATED.name]["own_classes"],
@@ -207,30 +202,3 @@ def markdown(result: Mapping[str, Any]) -> str:
 def _target_line(target: Mapping[str, Any]) -> str:
     bound = f"at {'most' if target['at_most'] else 'least'} {target['bound']}"
     return f"- {'holds' if target['holds'] else 'MISSED'}: {target['what']} = {target['value']} ({bound})"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and write."""
-    parser = argparse.ArgumentParser(prog="python -m agents.bench_learning", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table here as well as to the terminal")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="MNIST's four idx.gz files; else OFL_DATA")
-    parser.add_argument("--quick", action="store_true", help="one seed, less data, fewer rounds: under two minutes")
-    options = parser.parse_args(arguments)
-    result = run(options.data, quick=options.quick, progress=_show)
-    table = markdown(result)
-    sys.stdout.write(table + "\n")
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        options.markdown.write_text(table + "\n", encoding="utf-8")
-    return 0
-
-
-def _show(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

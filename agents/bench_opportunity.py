@@ -7,14 +7,11 @@ counts, because other load only ever slows down.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -172,19 +169,3 @@ def _peak_bytes(part: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the bench and print, or write as JSON, what it measured."""
-    parser = argparse.ArgumentParser(prog="python -m agents.bench_opportunity", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as one JSON object")
-    target: Path | None = parser.parse_args(arguments).json
-    figures = run()
-    if target is not None:
-        target.write_text(json.dumps(figures, indent=2) + "\n")
-    for name, value in figures.items():
-        print(f"{name:30s} {value:8.3f}")
-
-
-if __name__ == "__main__":
-    main()

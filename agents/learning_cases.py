@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from agents.attack_cases import ATTACKS
 from agents.learning_data import CLASSES, Corpus, HeldOut, ImageWorkload, Part, Rows, deal, deal_own_classes
 from agents.learning_federation import Judge, Member, Outcome, run_federation
-from agents.robust_experiment import ATTACKS
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.workloads.dense import DenseNet
 

@@ -56,7 +56,7 @@ class Corpus:
 
 
 def load_corpus(folder: Path | None, train: int) -> Corpus:
-    """MNIST from a folder, at most `train` images of it to train on; without a folder the digits."""
+    """Images in MNIST's format from a folder, at most `train` of them to train on; without a folder the digits."""
     if folder is None:
         data = load_digits()
         return Corpus("digits", *(_digits_part(part) for part in (data.train, data.validation, data.test)))
@@ -64,7 +64,7 @@ def load_corpus(folder: Path | None, train: int) -> Corpus:
     if not 0 < train <= len(raw.train) - VALIDATION:
         raise ConfigError(f"{train} images to train on: choose 1 to {len(raw.train) - VALIDATION}")
     return Corpus(
-        "MNIST 14x14",
+        f"{folder.name}, halved",
         Part(halved(raw.train[:train]), raw.train_labels[:train]),
         Part(halved(raw.train[-VALIDATION:]), raw.train_labels[-VALIDATION:]),
         Part(halved(raw.test), raw.test_labels),

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from agents.attack_cases import BACKDOOR_TARGET, Attack
 from agents.learning_data import CLASSES, ImageWorkload, Part
 from agents.parties import Parties
-from agents.robust_experiment import BACKDOOR_TARGET, Attack
 from agents.simulate import device_names
 from ofl_iot.fleet.devices import LINK_MBPS, DeviceType, deal_types
 from ofl_iot.ids import COORDINATOR, DeviceId

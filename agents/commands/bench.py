@@ -1,4 +1,4 @@
-"""`ofl bench`: measure the parts that must be fast or right; figures as JSON."""
+"""`ofl bench`: measure the parts that must be fast or right; figures as JSON, and as a table where there is one."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=sorted(BENCHES))
     parser.add_argument("--json", type=Path, nargs="?", metavar="FILE", help="write the figures there too")
     parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write them there as a table (detection, learning)"
+    )
+    parser.add_argument(
         "--quick", action="store_true", help="fewer seeds, rounds or clients (broker, detection, learning)"
     )
     parser.add_argument(
@@ -39,13 +42,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
-    if options.json is not None:
-        check_writable("--json", options.json)
-    measure = import_module(BENCHES[options.what]).run
+    bench = import_module(BENCHES[options.what])
+    if options.markdown is not None and not hasattr(bench, "markdown"):
+        raise ConfigError(f"ofl bench {options.what} takes no --markdown")
+    check_writable("--json", options.json)
+    check_writable("--markdown", options.markdown)
+    measure = bench.run
     figures = measure(**_arguments(measure, options))
     text = json.dumps(figures, indent=2)
     if options.json is not None:
         options.json.write_text(text + "\n")
+    if options.markdown is not None:
+        options.markdown.write_text(bench.markdown(figures) + "\n")
     sys.stdout.write(text + "\n")
     return 0
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from agents import bench_detection
-from agents.bench_detection import MaliciousLeader, Range, Record, Shadow, Size, run, table
-from agents.robust_experiment import ATTACKS
+from agents.attack_cases import ATTACKS, BY_DEVICES, BY_LEADERS, leader_cases
+from agents.bench_detection import MaliciousLeader, Range, Record, Shadow, Size, run
+from agents.cli import main
+from agents.detection_report import check_targets, markdown
 from ofl_iot.ids import DeviceId
 from ofl_iot.roles.commands import Job, ProtectContribution, TrainLocally
 from ofl_iot.roles.commands import Tell as Told
@@ -84,18 +86,32 @@ def test_a_shadow_without_a_round_compares_nothing() -> None:
     assert shadow.rounds == 0
 
 
+def test_every_attack_by_leaders_is_tried_at_both_shares() -> None:
+    cases = leader_cases(10)
+    assert len(cases) == 1 + 2 * len(BY_LEADERS)
+    assert {bad for _, bad in cases} == {0, 2, 4}
+    assert set(BY_LEADERS) | set(BY_DEVICES) | {"none"} == ATTACKS.keys()
+
+
+def test_a_missed_target_is_said() -> None:
+    row = {"data": "d", "attack": "none", "malicious": 0, "fpr": 0.2, "accuracy": 0.5}
+    checks = check_targets([{**row, "form": "mean", "accuracy": 0.9}, {**row, "form": "ledger"}], 10)
+    assert [check["holds"] for check in checks] == [False, False]
+
+
 def test_the_command_writes_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("OFL_DATA", raising=False)
-    result = run(size=TINY, forms=("mean", "ledger"), cases=(("none", 0), ("sign flip", 2), ("sign flip x3", 1)))
+    result = run(size=TINY, forms=("mean", "ledger"), cases=(("none", 0), ("sign flip", 2)))
     assert [(row["attack"], row["form"]) for row in result["rows"]] == [
         (attack, form) for attack in ("none", "sign flip") for form in ("mean", "ledger")
     ]
     assert any("accuracy gained over mean" in check["what"] for check in result["targets"])
-    assert "| digits | sign flip | 2 |" in table(result)
-    monkeypatch.setattr(bench_detection, "run", lambda *_, **__: result)
-    out = tmp_path / "detection.json"
-    assert bench_detection.main(["--json", str(out), "--markdown", str(tmp_path / "table.md"), "--quick"]) == 0
-    assert json.loads(out.read_text())["rows"] == result["rows"]
-    assert "Under encryption" in capsys.readouterr().out
+    monkeypatch.setattr(bench_detection, "run", lambda *, quick, progress: result)
+    out, shown = tmp_path / "detection.json", tmp_path / "table.md"
+    assert main(["bench", "detection", "--json", str(out), "--markdown", str(shown), "--quick"]) == 0
+    assert json.loads(out.read_text())["rows"] == json.loads(capsys.readouterr().out)["rows"] == result["rows"]
+    assert shown.read_text() == markdown(result) + "\n"
+    assert "| digits | sign flip | 2 |" in shown.read_text()
+    assert "Under encryption" in shown.read_text()

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from agents import bench_learning
-from agents.bench_learning import COMPENSATED, DENSE, SPARSE, check_targets, guarded, markdown, run
+from agents.attack_cases import ATTACKS
+from agents.bench_learning import COMPENSATED, DENSE, SPARSE, check_targets, guarded, markdown
+from agents.cli import main
 from agents.learning_cases import OWN_CLASSES, Case, Laboratory, Scale
 from agents.learning_data import VALIDATION, deal, deal_own_classes, load_corpus
-from agents.learning_federation import PoisonedToolbox
-from agents.robust_experiment import ATTACKS
+from agents.learning_federation import Outcome, PoisonedToolbox
 from ofl_iot.errors import ConfigError
 from ofl_iot.roles.commands import Job, PrepareRelease, TrainLocally
 from ofl_iot.roles.events import Event, JobFailed, Trained
@@ -45,7 +46,8 @@ def test_mnist_is_halved_and_its_validation_images_are_not_trained_on(
     train = np.zeros((count, 28, 28), np.uint8)
     raw = IdxImages(train, np.arange(count) % 10, train[:7], np.arange(7))
     monkeypatch.setattr("agents.learning_data.load_idx", lambda _: raw)
-    corpus = load_corpus(tmp_path, 30)
+    corpus = load_corpus(tmp_path / "fashion", 30)
+    assert corpus.name == "fashion, halved"
     assert corpus.pixels == 14 * 14
     assert len(corpus.train.labels) == 30
     assert len(corpus.validation.labels) == VALIDATION
@@ -78,6 +80,7 @@ def test_slow_devices_are_heard_and_counted(laboratory: Laboratory) -> None:
     assert outcome.slow_among_slow is not None
     assert outcome.silent == 0
     assert outcome.clusters == 1
+    assert outcome.honest_refused == 0.0
 
 
 def test_a_private_federation_pays(laboratory: Laboratory) -> None:
@@ -91,6 +94,25 @@ def test_attackers_are_there(laboratory: Laboratory, attack: str) -> None:
     outcome = laboratory.run(guarded(attack, gate=True), 1)
     assert outcome.attackers_refused is not None
     assert outcome.honest_refused <= 0.5
+
+
+def test_the_gate_of_a_cluster_keeps_loud_attackers_out_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OFL_DATA", raising=False)
+    laboratory = Laboratory(load_corpus(None, 100), replace(TINY, devices=8, hidden=16, rounds=4))
+
+    def run(attack: str, *, gate: bool) -> Outcome:
+        sections = {"fleet": {"clusters": 1}, "merge": {"gate": gate}}
+        return laboratory.run(Case(f"{attack}, {gate}", sections, attack=attack), 1)
+
+    spoilt = run("sign flip x3", gate=False)
+    assert spoilt.attackers_refused == 0.0
+    for attack in ("sign flip x3", "backdoor x5"):
+        guarded = run(attack, gate=True)
+        assert guarded.attackers_refused is not None
+        assert guarded.attackers_refused > 0.8
+        assert guarded.honest_refused == 0.0
+        assert guarded.accuracy > spoilt.accuracy + 0.3
+    assert run("none", gate=True).honest_refused == 0.0
 
 
 class Trainer:
@@ -147,12 +169,11 @@ def test_the_whole_bench_writes_its_figures(
 ) -> None:
     monkeypatch.delenv("OFL_DATA", raising=False)
     monkeypatch.setattr(bench_learning, "QUICK", replace(TINY, devices=5, rounds=1, rounds_slow=1, rounds_private=1))
-    assert (
-        bench_learning.main(["--quick", "--json", str(tmp_path / "f.json"), "--markdown", str(tmp_path / "f.md")]) == 0
-    )
+    files = ["--json", str(tmp_path / "f.json"), "--markdown", str(tmp_path / "f.md")]
+    assert main(["bench", "learning", "--quick", *files]) == 0
     result = json.loads((tmp_path / "f.json").read_text())
     assert {"sparse_loss_points", "slow_classes_accuracy", "privacy_loss_points", "gate_tpr", "rows"} <= result.keys()
     assert result["data"] == "digits"
     assert result["quick"]
-    assert (tmp_path / "f.md").read_text() == markdown(result) + "\n" == capsys.readouterr().out
-    assert callable(run)
+    assert (tmp_path / "f.md").read_text() == markdown(result) + "\n"
+    assert json.loads(capsys.readouterr().out) == result

@@ -184,6 +184,11 @@ def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(
     assert "cannot be written" in refused(*command, "--json", str(tmp_path))
 
 
+def test_an_option_that_a_bench_does_not_take_is_refused(refused: Refused, tmp_path: Path) -> None:
+    assert "ofl bench fleet takes no --markdown" in refused("bench", "fleet", "--markdown", str(tmp_path / "t.md"))
+    assert "ofl bench fleet takes no --quick" in refused("bench", "fleet", "--quick")
+
+
 def test_a_results_folder_that_cannot_be_made_is_refused_before_the_run(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "choose one with --out" in refused("sim", "--out", str(tmp_path / "file" / "results"))

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from agents import bench_opportunity
+from agents.cli import main
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def small(monkeypatch):
 
 
 def test_the_figures_are_written_and_printed(small, tmp_path, capsys):
-    bench_opportunity.main(["--json", str(tmp_path / "figures.json")])
+    assert main(["bench", "opportunity", "--json", str(tmp_path / "figures.json")]) == 0
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert {"release_ratio", "merge_ratio", "bytes_per_selected", "device_bytes_per_param"} <= set(figures)
     assert all(value > 0 for value in figures.values())

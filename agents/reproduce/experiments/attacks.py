@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agents.bench_detection import NAMES
-from agents.bench_learning import ATTACKS as GATE_ATTACKS
+from agents.attack_cases import BY_DEVICES, BY_LEADERS
 from agents.bench_learning import guarded
 from agents.reproduce.cells import Cell
 from agents.reproduce.document import Block, Section, Text, Toned, sheet, table
@@ -34,7 +33,7 @@ def forms(options: Options) -> tuple[str, ...]:
 
 def cases(options: Options) -> list[tuple[str, int]]:
     """Attack and number of malicious leaders of ten."""
-    attacks = QUICK_ATTACKS if options.quick else NAMES
+    attacks = QUICK_ATTACKS if options.quick else BY_LEADERS
     counts = QUICK_MALICIOUS if options.quick else MALICIOUS
     return [("none", 0), *((attack, count) for attack in attacks for count in counts)]
 
@@ -74,7 +73,7 @@ def cells(options: Options) -> list[Cell]:
     ]
     by_devices = [
         cell
-        for attack in ("none", *GATE_ATTACKS)
+        for attack in ("none", *BY_DEVICES)
         for gate in (False, True)
         for cell in devices(options, attack, gate=gate)
     ]
@@ -155,7 +154,7 @@ def _accuracy(means: dict[str, float], best: float) -> str | Toned:
 
 def _gate_table(options: Options, found: Found) -> Block:
     shown = []
-    for attack in ("none", *GATE_ATTACKS):
+    for attack in ("none", *BY_DEVICES):
         off, on = (_means(found.results(devices(options, attack, gate=gate))) for gate in (False, True))
         if not off and not on:
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from agents.reproduce.document import Section, Table
 from agents.reproduce.experiments.base import Experiment
 from agents.reproduce.experiments.registry import EXPERIMENTS
 from agents.reproduce.reproduction import Reproduction
-from agents.reproduce.selection import FULL_SEEDS, QUICK_SEEDS, Options, parse_only, parse_seeds
+from agents.reproduce.selection import Options, parse_only, parse_seeds, usual_seeds
 from agents.reproduce.show import Show
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.idx import data_folder
@@ -37,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compute, write, say what was found; 0 only if every cell is there."""
-    reproduction = Reproduction(_chosen(options.what), _options(options), options.out, _command())
+    reproduction = Reproduction(_chosen(options.what), _options(options), options.out)
     jobs = os.cpu_count() or 1 if options.jobs is None else options.jobs
     if jobs < 1:
         raise ConfigError(f"--jobs {jobs}: at least one is needed")
@@ -63,13 +62,8 @@ def _chosen(names: list[str]) -> tuple[Experiment, ...]:
 
 
 def _options(options: argparse.Namespace) -> Options:
-    usual = QUICK_SEEDS if options.quick else FULL_SEEDS
-    seeds = parse_seeds(options.seeds) if options.seeds else usual
+    seeds = parse_seeds(options.seeds) if options.seeds else usual_seeds(quick=options.quick)
     return Options(seeds=seeds, quick=options.quick, only=parse_only(options.only))
-
-
-def _command() -> str:
-    return shlex.join(["ofl", *sys.argv[1:]])
 
 
 def _choices() -> str:

@@ -60,6 +60,10 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     finished_at: str = ""
     """UTC, ISO 8601."""
+    data_files: str = ""
+    """Digest of the data files it was computed from; empty where there are none, or of a time that kept no such."""
+    machine: str = ""
+    """That computed it."""
 
 
 class CellStore:

@@ -36,10 +36,15 @@ _PATIENCE_S = 600.0
 
 def run_system(system: str, task: Task, plan: Plan, progress: Progress | None = None) -> Result:
     """Let a system learn a task; the same plan and task give the same result, but for `wall_s`."""
+    began = time.perf_counter()
+    return _result(system, task, plan, watch_system(system, task, plan, progress), began)
+
+
+def watch_system(system: str, task: Task, plan: Plan, progress: Progress | None = None) -> Watch:
+    """Let a system learn a task to the end; what was counted, and the world as it is then."""
     if system not in SYSTEMS:
         raise ConfigError(f"unknown system {system!r}: use one of {', '.join(SYSTEMS)}")
     gc.collect()  # the federation before is a knot of parties and timers
-    began = time.perf_counter()
     judge = _judge(task, plan)
     watch = Watch(device_names(len(task.devices)), plan.rounds, progress)
     if system == OFL:
@@ -48,7 +53,7 @@ def run_system(system: str, task: Task, plan: Plan, progress: Progress | None = 
         world = make_baseline(system, task, plan, judge, watch.listen)
     watch.world = world
     world.run(lambda: _done(world, watch), limit_s=min(plan.max_virtual_s, _limit_s(plan)))
-    return _result(system, task, plan, watch, began)
+    return watch
 
 
 def ofl_settings(plan: Plan) -> Settings:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ofl_iot.workloads.catalogue import GRAPHS, IMAGES
+
 
 @dataclass(frozen=True)
 class Reported:
@@ -16,9 +18,7 @@ class Reported:
     deviation: float
 
 
-DATASETS = ("cora", "citeseer", "pubmed", "mnist", "fashion-mnist", "svhn")
-IMAGES = ("mnist", "fashion-mnist", "svhn")
-GRAPHS = ("cora", "citeseer", "pubmed")
+DATASETS = (*GRAPHS, *IMAGES)
 COMPARED = ("fedavg", "cfl", "rfl-ha", "ofl")
 """The systems of the table of accuracies; the paper calls RFL-HA "REFL" there."""
 

@@ -113,7 +113,3 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What the server or coordinator sends, whole run;"""
     server_bytes_down: int = 0
     """and what it receives."""
-
-    def bytes_to(self, accuracy: float) -> float | None:
-        """Bytes up per device when a global model first was as good as that; None if none ever was."""
-        return next((point.bytes_up_per_device for point in self.curve if point.accuracy >= accuracy), None)

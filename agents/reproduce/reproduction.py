@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agents.reproduce import provenance
+from agents.reproduce import facts
 from agents.reproduce.cells import Cell, CellStore, Finished, write_atomically
-from agents.reproduce.document import Section
+from agents.reproduce.document import Findings, Section, Toned
 from agents.reproduce.experiments.base import Experiment, Found, toned
 from agents.reproduce.experiments.registry import EXPERIMENTS
 from agents.reproduce.report import Cover, render
@@ -38,11 +36,10 @@ class Reproduction:
     experiments: tuple[Experiment, ...]
     options: Options
     out: Path
-    command: str
 
     def cells(self) -> list[Cell]:
         """All that are needed; the first experiment's first."""
-        cells = [cell for each in self.experiments for cell in self.options.chosen(each.cells(self.options))]
+        cells = list(self._cells(self.experiments).values())
         if not cells:
             raise ConfigError(f"--only {' '.join(self.options.only)}: nothing of these experiments fits")
         return cells
@@ -55,7 +52,7 @@ class Reproduction:
         """Tables and report of all that is finished, of other experiments in the folder too."""
         found = Found(CellStore(self.out).get)
         shown = [each for each in EXPERIMENTS.values() if each in self.experiments or self._begun(each, found)]
-        sections = [each.section(self.options, found) for each in shown]
+        sections = [self._section(each, found) for each in shown]
         for section in sections:
             for name, sheet in section.sheets.items():
                 write_atomically(self.out / f"{name}.csv", sheet.text().encode())
@@ -65,14 +62,34 @@ class Reproduction:
         write_atomically(self.out / "report.html", render(cover, sections).encode())
         return [section for section in sections if section.name in {each.name for each in self.experiments}]
 
+    def _section(self, experiment: Experiment, found: Found) -> Section:
+        """Before all else it warns of cells of several commits."""
+        section = experiment.section(self.options, found)
+        warning = facts.several_commits(self._finished([experiment], found))
+        note = (Findings((Toned(warning, "open"),)),) if warning else ()
+        return replace(section, blocks=(*note, *section.blocks))
+
+    def _cells(self, experiments: Sequence[Experiment]) -> dict[str, Cell]:
+        cells = [cell for each in experiments for cell in self.options.chosen(each.cells(self.options))]
+        return {cell.digest: cell for cell in cells}
+
+    def _finished(self, experiments: Sequence[Experiment], found: Found) -> list[Finished]:
+        return [done for cell in self._cells(experiments).values() if (done := found.finished(cell))]
+
     def _begun(self, experiment: Experiment, found: Found) -> bool:
-        return any(found.finished(cell) for cell in self.options.chosen(experiment.cells(self.options)))
+        """Whether a cell that only it needs is finished; others may be there for what was asked for."""
+        asked = self._cells(self.experiments)
+        return any(done.cell.digest not in asked for done in self._finished([experiment], found))
+
+    def _command(self, shown: Sequence[Experiment]) -> str:
+        """That computes all that is shown."""
+        names = ["all"] if len(shown) == len(EXPERIMENTS) else [each.name for each in shown]
+        return facts.command(names, self.options, self.out, self._cells(shown).values())
 
     def _cover(self, shown: Sequence[Experiment], found: Found, failures: Sequence[Failure]) -> Cover:
-        cells = [cell for each in shown for cell in self.options.chosen(each.cells(self.options))]
-        finished = {cell.digest: done for cell in cells if (done := found.finished(cell))}
-        missing = len({cell.digest for cell in cells}) - len(finished)
-        warnings = [QUICK] if self.options.quick else []
+        finished = self._finished(shown, found)
+        missing = len(self._cells(shown)) - len(finished)
+        warnings = [*([QUICK] if self.options.quick else []), *facts.several_files(finished)]
         if missing:
             count = "one cell is" if missing == 1 else f"{missing} cells are"
             warnings.append(f"Not finished: {count} missing; the same command goes on with what is.")
@@ -80,36 +97,9 @@ class Reproduction:
         return Cover(
             title=TITLE,
             lead=LEAD,
-            facts=tuple(self._facts(list(finished.values())).items()),
+            facts=tuple(facts.facts(self._command(shown), self.options, finished).items()),
             warnings=tuple(warnings),
             targets=tuple(targets),
             failures=tuple((f"{each.cell.name}, seed {each.cell.seed}", each.reason) for each in failures),
-            appendix=(("Settings of every cell", _settings(list(finished.values()))),),
+            appendix=(("Settings of every cell", facts.settings(finished)),),
         )
-
-    def _facts(self, finished: Sequence[Finished]) -> dict[str, str]:
-        return {
-            "Command": self.command,
-            "Seeds": ", ".join(map(str, self.options.seeds)),
-            "Code": ", ".join(sorted({each.commit for each in finished})) or provenance.commit_of_code(),
-            "Versions": ", ".join(sorted({f"{name} {v}" for each in finished for name, v in each.versions.items()})),
-            "Machine": provenance.machine(),
-            "Computing": f"{sum(each.cpu_s for each in finished) / 3600:.2f} processor hours in {len(finished)} cells",
-            "Written": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        }
-
-
-def _settings(finished: Sequence[Finished]) -> str:
-    """Each distinct setting once, with the seeds it was run with."""
-    seeds: dict[str, list[int]] = {}
-    for each in finished:
-        plain = json.dumps(_without_seed(each.cell), sort_keys=True)
-        seeds.setdefault(plain, []).append(each.cell.seed)
-    return "\n".join(f"seeds {sorted(set(known))}: {text}" for text, known in seeds.items())
-
-
-def _without_seed(cell: Cell) -> dict[str, object]:
-    settings = dict(cell.settings)
-    if isinstance(plan := settings.get("plan"), dict):
-        settings["plan"] = {name: value for name, value in plan.items() if name != "seed"}
-    return {"dataset": cell.dataset, "system": cell.system, **settings}

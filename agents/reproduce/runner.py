@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from agents.reproduce.cells import Cell, CellStore, Finished
+from agents.reproduce.data_files import refuse_other_files
 from agents.reproduce.worker import EXIT_REASON, Told
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -75,14 +76,19 @@ class Runner:
 
     def __init__(self, store: CellStore, out: Path, data: Path | None, jobs: int, watcher: Watcher) -> None:
         self._store = store
+        self._data = data
         self._arguments = [str(out), *([str(data)] if data else [])]
         self._jobs = jobs
         self._watcher = watcher
 
     def run(self, cells: Sequence[Cell]) -> Board:
-        """Compute them all; finished ones are kept, failed ones are on the board."""
+        """Compute them all; finished ones are kept, failed ones are on the board.
+
+        ConfigError if finished ones were computed from other data files: they would be mixed.
+        """
         unique = {cell.digest: cell for cell in cells}
         kept = {digest: found for digest, cell in unique.items() if (found := self._store.get(cell))}
+        refuse_other_files(kept.values(), self._data)
         waiting = deque(cell for digest, cell in unique.items() if digest not in kept)
         board = Board(total=len(unique), kept=len(kept))
         pace = Pace(kept)

@@ -26,6 +26,11 @@ class Options:
     only: tuple[str, ...] = ()
     """Patterns of `dataset/system`; a pattern without a slash is of data sets."""
 
+    @property
+    def has_usual_seeds(self) -> bool:
+        """Whether these are the seeds of a run that names none."""
+        return self.seeds == usual_seeds(quick=self.quick)
+
     def datasets(self, usual: Sequence[str] = paper.DATASETS) -> list[str]:
         """The usual ones, or of all of them those that are named."""
         if not self.only:
@@ -44,6 +49,11 @@ class Options:
         if not self.only:
             return list(cells)
         return [cell for cell in cells if any(_lets(pattern, cell) for pattern in self.only)]
+
+
+def usual_seeds(*, quick: bool) -> tuple[int, ...]:
+    """Unless others are asked for."""
+    return QUICK_SEEDS if quick else FULL_SEEDS
 
 
 def parse_only(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -69,6 +79,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise ConfigError(f"--seeds {text!r}: write different numbers from 0 on, as 1,2,3 or 1-3")
     return seeds
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """As `parse_seeds` reads them: "1-3" where they follow each other, else "1,5"."""
+    first, last = seeds[0], seeds[-1]
+    if len(seeds) > 1 and list(seeds) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    return ",".join(map(str, seeds))
 
 
 def _parts(pattern: str) -> tuple[str, str]:

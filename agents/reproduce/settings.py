@@ -17,12 +17,11 @@ import msgspec
 
 from agents.reproduce.plan import Plan
 from ofl_iot.fleet.devices import DEVICE_TYPES
+from ofl_iot.workloads.catalogue import GRAPHS, IMAGES
 from ofl_iot.workloads.graph_views import GraphSplit
 from ofl_iot.workloads.splits import Split
 
 DEVICES = 16
-IMAGES = ("mnist", "fashion-mnist", "svhn")
-GRAPHS = ("cora", "citeseer", "pubmed")
 
 
 class Dealing(msgspec.Struct, frozen=True, kw_only=True):

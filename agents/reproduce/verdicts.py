@@ -8,7 +8,7 @@ judged without any tolerance.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,6 +66,8 @@ class Target:
     beyond: bool = False
     """Whether the bound itself does not do."""
     unit: str = ""
+    detail: str = ""
+    """Of the value, in brackets after it."""
 
     @property
     def met(self) -> bool | None:
@@ -85,10 +87,24 @@ class Target:
         promise = f"{self.what}: {side[self.at_most, self.beyond]} {self.bound:.4g}{self.unit}"
         if self.value is None:
             return f"{promise}; not measured in this run"
+        reached = f"{self.value:.4g}{self.unit}" + (f" ({self.detail})" if self.detail else "")
         if self.met:
-            return f"{promise}; met with {self.value:.4g}{self.unit}"
+            return f"{promise}; met with {reached}"
         gap = f"{abs(self.value - self.bound):.3g}{' points' if self.unit == ' %' else self.unit}"
-        return f"{promise}; missed with {self.value:.4g}{self.unit}, by {gap}"
+        return f"{promise}; missed with {reached}, by {gap}"
+
+
+def ahead(what: str, ours: Mapping[int, float], theirs: Mapping[int, float]) -> Target:
+    """That we are ahead: the mean over the seeds that both have of our accuracy minus theirs is above zero."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    if not seeds:
+        return Target(what, None, 0.0, beyond=True, unit=" points")
+    gap = Spread.of([ours[seed] - theirs[seed] for seed in seeds])
+    if gap.count == 1:
+        detail = f"seed {seeds[0]} alone"
+    else:
+        detail = f"deviation {gap.deviation:.2g} over seeds {', '.join(map(str, seeds))}"
+    return Target(what, gap.mean, 0.0, beyond=True, unit=" points", detail=detail)
 
 
 def fitted_exponent(sizes: Sequence[float], figures: Sequence[float]) -> float | None:

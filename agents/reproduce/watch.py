@@ -38,16 +38,17 @@ class Watch:
     failures: int = 0
     weighed: Counter[bool] = field(default_factory=Counter)
     """Contributions in closed rounds, those under encryption as True."""
+    steps: Counter[str] = field(default_factory=Counter)
+    """Training steps of each device."""
     _encrypted: bool = False
-    _steps: int = 0
     _merged: int = 0
     _multiply_adds: int = 0
 
-    def listen(self, _name: str, told: Tell, now: float) -> None:
+    def listen(self, name: str, told: Tell, now: float) -> None:
         """Take in what a party tells."""
         fields = told.fields
         if told.what == "trained":
-            self._steps += int(str(fields["steps"]))
+            self.steps[name] += int(str(fields["steps"]))
         elif told.what == "merged":
             self._merged += int(str(fields["count"]))
         elif told.what == "combined":
@@ -94,7 +95,7 @@ class Watch:
     def operations(self, multiply_adds: int = 0) -> Operations:
         """What was counted; `multiply_adds` on top."""
         return Operations(
-            trained_steps=self._steps,
+            trained_steps=self.steps.total(),
             merged_parameters=self._merged,
             server_multiply_adds=self._multiply_adds + multiply_adds,
         )

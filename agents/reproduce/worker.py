@@ -19,7 +19,8 @@ from typing import TextIO
 import msgspec
 
 from agents.reproduce.cells import Cell, CellStore, Finished
-from agents.reproduce.provenance import commit_of_code, versions
+from agents.reproduce.data_files import fingerprint
+from agents.reproduce.provenance import commit_of_code, machine, versions
 from ofl_iot.errors import OflError
 
 EXIT_REASON, EXIT_ORPHAN = 3, 4
@@ -48,6 +49,7 @@ def main(arguments: list[str]) -> int:
         lines.write(msgspec.json.encode(Told(share, note)).decode() + "\n")
         lines.flush()
 
+    files = fingerprint(cell.dataset, data)
     began = time.monotonic()
     try:
         result = import_module(cell.work).run(cell, data, tell)
@@ -62,6 +64,8 @@ def main(arguments: list[str]) -> int:
             cpu_s=time.process_time(),
             commit=commit_of_code(),
             versions=versions(),
+            data_files=files,
+            machine=machine(),
             finished_at=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         )
     )

@@ -6,7 +6,7 @@
 | CFL | `cfl` | the same; clusters split by the direction of updates |
 | IFCA | `ifca` | the same; they get all models and train the one with the least loss |
 | RFL-HA | `rfl_ha` | the whole model to the head of their cluster, which sends one to the server |
-| AHFL | `ahfl` | the same at any time, with noise |
+| AHFL, a stand-in | `ahfl` | the same at any time, with noise |
 | FLDP | `fldp` | the whole model hidden in LWE samples, and shares of the secret |
 | FedPHE | `fedphe` | a fifth of the model, as ciphertexts |
 

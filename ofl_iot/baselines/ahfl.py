@@ -1,9 +1,12 @@
-"""AHFL: asynchronous on both levels, with Gaussian noise on what devices send.
+"""AHFL: clusters with heads and Gaussian noise on what devices send; here asynchronous on both levels.
 
-Guo et al., 2023 (the paper's reference for AHFL): privacy-preserving asynchronous hierarchical federated learning.
-Simplified: clusters as in `rfl_ha` instead of the optimisation of its resources; of the noise only what concerns
-learning is kept: each layer's weights are scaled to norm 1, get noise of the given deviation, and are scaled back. The
-deviation is stated, not a budget: weights are not bounded by the data, so no guarantee is claimed here.
+Y. Guo, F. Liu, T. Zhou, Z. Cai, N. Xiao: Privacy vs. Efficiency: Achieving Both through Adaptive Hierarchical Federated
+Learning, 2023 (the text of the paper gives the key guo2023privacy and the name alone; this is the work they fit). A
+stand-in more than a simplification: how AHFL adapts its aggregation to budgets of resources and of privacy is left
+out, and the paper does not count it among the asynchronous systems, while here heads and server take in each model
+when it comes. Clusters are made as in `rfl_ha`; of the noise only what concerns learning is kept: each layer's weights
+are scaled to norm 1, get noise of the given deviation, and are scaled back. The deviation is stated, not a budget:
+weights are not bounded by the data, so no guarantee is claimed here.
 """
 
 from __future__ import annotations

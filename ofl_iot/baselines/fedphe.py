@@ -68,7 +68,7 @@ def in_packs(update: Vector) -> Vector:
 
 
 class FedPhe:
-    """θ ← θ + Σ |D_i|·packs_i / Σ |D_i|, pack by pack over those who sent it."""
+    """θ ← θ + Σ |D_i|·packs_i / Σ |D_i|, the sums over all devices: a pack that a device left out counts as zero."""
 
     def __init__(self, initial: Vector) -> None:
         self.model = initial
@@ -83,7 +83,7 @@ class FedPhe:
         return (self.model,)
 
     def combine(self, round_no: int, replies: Mapping[str, Reply]) -> int:  # noqa: ARG002
-        """Add the packs up; a device counts by its share of all samples, also in a pack that others left out."""
+        """Add the packs up, each weighed by its device's share of all samples; the rest is in the residuals."""
         total = sum(self._sizes[device] for device in replies)
         rows = np.zeros_like(in_packs(self.model))
         work = 0

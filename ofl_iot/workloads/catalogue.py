@@ -10,6 +10,8 @@ from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.idx import FILES as IDX_FILES
 from ofl_iot.workloads.idx import VARIABLE
 
+IMAGES = ("mnist", "fashion-mnist", "svhn")
+GRAPHS = ("cora", "citeseer", "pubmed")
 PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 
 

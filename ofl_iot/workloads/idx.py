@@ -50,13 +50,18 @@ def data_folder(given: Path | None = None) -> Path | None:
 
 def load_idx(folder: Path) -> IdxImages:
     """Read the four files from `folder`, its subfolder raw, or MNIST/raw below it."""
-    home = next((folder / place for place in _PLACES if (folder / place / FILES[0]).is_file()), folder)
+    home = idx_home(folder)
     missing = [name for name in FILES if not (home / name).is_file()]
     if missing:
         raise ConfigError(
             f"{home} holds no {', '.join(missing)}: give a folder with the four official files {', '.join(FILES)}"
         )
     return images_of([read_idx(home / name) for name in FILES], home)
+
+
+def idx_home(folder: Path) -> Path:
+    """Where below `folder` the files are; `folder` itself if they are nowhere."""
+    return next((folder / place for place in _PLACES if (folder / place / FILES[0]).is_file()), folder)
 
 
 def images_of(arrays: list[Pixels], home: Path | str) -> IdxImages:

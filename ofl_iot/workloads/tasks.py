@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.base import Workload
+from ofl_iot.workloads.catalogue import IMAGES
 from ofl_iot.workloads.cnn import DEFAULT_HIDDEN as DENSE_UNITS
 from ofl_iot.workloads.cnn import ConvNet
 from ofl_iot.workloads.dense import DenseNet
@@ -28,7 +29,6 @@ TASKS: tuple[TaskName, ...] = get_args(TaskName)
 """Names of all tasks; "digits" is bundled, the others are read from a folder."""
 Deal: TypeAlias = Callable[[Labels], list[Rows]]
 """From the labels of the training samples to the rows of each device."""
-IMAGES = ("mnist", "fashion-mnist", "svhn")
 
 
 @dataclass(frozen=True)

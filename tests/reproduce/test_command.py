@@ -32,8 +32,13 @@ def test_a_table_on_the_digits_is_computed_once_and_written(tmp_path: Path, caps
     html = (tmp_path / "report.html").read_text()
     assert "http" not in html
     assert "<svg" in html
+    assert str(tmp_path) not in html
+    command_shown = f"ofl reproduce table3 --quick --out {tmp_path.name} --seeds 1-2 --only digits/fedavg"
+    assert command_shown in html
     assert main([*command, "--seeds", "1,2"]) == 0
     assert "accuracy" not in capsys.readouterr().err  # nothing was computed
+    assert main([*command, "--seeds", "1,2", "--render"]) == 0
+    assert command_shown in (tmp_path / "report.html").read_text()
 
 
 def test_without_its_data_a_cell_fails_with_what_to_do_and_the_exit_code_tells(

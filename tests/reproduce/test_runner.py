@@ -13,6 +13,8 @@ import pytest
 
 from agents.reproduce.cells import Cell, CellStore, Finished
 from agents.reproduce.runner import Board, Failure, Pace, Runner, Running
+from ofl_iot.errors import ConfigError
+from ofl_iot.workloads.catalogue import DATA_SETS
 
 ROOT = Path(__file__).parents[2]
 WORK = """
@@ -110,6 +112,24 @@ def test_every_cell_is_computed_once_on_one_thread_and_kept(place: Path) -> None
     again = run(place, [*cells, cell(place, 3)])
     assert (again.kept, [each.cell.seed for each in again.done]) == (2, [3])
     assert sorted(computed(place)) == [1, 2, 3]
+
+
+def test_cells_of_other_data_files_are_not_mixed(place: Path) -> None:
+    def folder(name: str, content: bytes) -> Path:
+        for file in DATA_SETS["svhn"].files:
+            path = DATA_SETS["svhn"].path(place / name, file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return place / name
+
+    out = place / "out"
+    cells = [msgspec.structs.replace(cell(place, seed), dataset="svhn") for seed in (1, 2)]
+    first, other = folder("first", b"a"), folder("other", b"b")
+    assert len(Runner(CellStore(out), out, first, 1, Quiet()).run(cells[:1]).done) == 1
+    with pytest.raises(ConfigError, match="other data files"):
+        Runner(CellStore(out), out, other, 1, Quiet()).run(cells)
+    assert computed(place) == [1]
+    assert Runner(CellStore(out), out, first, 1, Quiet()).run(cells).kept == 1
 
 
 def test_a_run_killed_in_the_middle_goes_on_with_what_is_missing(place: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from agents.reproduce.verdicts import (
     Spread,
     Target,
+    ahead,
     common_level,
     compare,
     cost_to_reach,
@@ -112,3 +113,26 @@ def test_smoothing_stays_within_the_curve(curve) -> None:  # type: ignore[no-unt
     values = [y for _, y in curve]
     assert [x for x, _ in smoothed(curve)] == [x for x, _ in curve]
     assert all(min(values) - 1e-9 <= y <= max(values) + 1e-9 for _, y in smoothed(curve))
+
+
+by_seed = st.dictionaries(st.integers(1, 6), percent, max_size=6)
+
+
+@given(by_seed, by_seed)
+def test_being_ahead_is_judged_on_the_seeds_that_both_have(ours: dict[int, float], theirs: dict[int, float]) -> None:
+    target = ahead("ours", ours, theirs)
+    both = ours.keys() & theirs.keys()
+    if not both:
+        assert target.met is None
+        return
+    assert target.value == pytest.approx(sum(ours[seed] - theirs[seed] for seed in both) / len(both))
+    assert target.met == (target.value is not None and target.value > 0)
+    alone = ahead("ours", {seed: ours[seed] for seed in both}, {seed: theirs[seed] for seed in both})
+    assert alone == target
+
+
+def test_a_lead_is_told_with_its_spread_and_its_seeds() -> None:
+    lead = ahead("ours", {1: 91.0, 2: 93.0, 3: 50.0}, {1: 90.0, 2: 90.0})
+    assert lead.text == "ours: more than 0 points; met with 2 points (deviation 1.4 over seeds 1, 2)"
+    alone = ahead("ours", {1: 89.0}, {1: 90.0})
+    assert alone.text == "ours: more than 0 points; missed with -1 points (seed 1 alone), by 1 points"

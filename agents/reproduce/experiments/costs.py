@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agents.reproduce import paper
@@ -26,8 +26,25 @@ PLAN = {"rounds": 3, "steps": 5, "round_s": 5.0, "learning_rate": 0.05, "judge_d
 TOLERANCE = 0.25
 """Of an exponent."""
 
+KINDS = ("communication", "computation")
 NOT_COUNTED = {(system, "worker", "computation") for system in ("fldp", "fedphe")}
 """Claims that are of encrypting on the device, while training alone is counted there."""
+
+_NO_SPLIT = "no cluster is split in so few rounds, so comparing its devices pair by pair is not counted"
+_UNPACKED = "a share of every coefficient goes to every device, where packed sharing would put many into one"
+_RING = "Ring-LWE stands for LWE with a random matrix"
+_CLEAR = "packs travel in the clear, filled up to the size of ciphertexts, and the model comes back as it is"
+_STAND_IN = "asynchronous heads with noise stand for its adaptive aggregation under budgets"
+SIMPLIFIED: Mapping[tuple[str, str, str], str] = {
+    ("cfl", "server", "computation"): _NO_SPLIT,
+    ("fldp", "worker", "communication"): _UNPACKED,
+    ("fldp", "server", "communication"): _UNPACKED,
+    ("fldp", "server", "computation"): _RING,
+    ("fedphe", "server", "communication"): _CLEAR,
+    ("fedphe", "server", "computation"): _CLEAR,
+    **{("ahfl", role, kind): _STAND_IN for role in ("worker", "leader", "server") for kind in KINDS},
+}
+"""Counts that tell of this project's simplification rather than of the system, and which: they get no verdict."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +134,11 @@ class Growth:
     """Against N and |θ|."""
     claimed: tuple[float | None, float | None]
 
+    @property
+    def simplification(self) -> str:
+        """Why the count says nothing of the claim; empty if it does."""
+        return SIMPLIFIED.get((self.system, self.count.role, self.count.kind), "")
+
 
 def growths(options: Options, found: Found) -> list[Growth]:
     """All that was counted, where there is something to count."""
@@ -161,6 +183,7 @@ def section(options: Options, found: Found) -> Section:
         )
     )
     blocks.append(_table(rows))
+    blocks += _simplifications(rows)
     figure = _figure(options, found)
     if figure:
         blocks.append(figure)
@@ -229,6 +252,8 @@ def _verdict(row: Growth) -> Toned:
     ]
     if not pairs:
         return Toned("no claim", "quiet")
+    if row.simplification:
+        return Toned("simplified here", "open")
     if all(abs(ours - theirs) <= TOLERANCE for ours, theirs in pairs):
         return Toned("reproduced", "good")
     if all(ours <= theirs + TOLERANCE for ours, theirs in pairs):
@@ -239,6 +264,16 @@ def _verdict(row: Growth) -> Toned:
         if ours is not None and theirs is not None and ours > theirs + TOLERANCE
     ]
     return Toned(f"not reproduced: faster in {' and '.join(faster)}", "bad")
+
+
+def _simplifications(rows: Sequence[Growth]) -> list[Block]:
+    """Each reason once, with the systems it is of."""
+    systems: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.simplification:
+            systems.setdefault(row.simplification, {})[paper.title(row.system)] = None
+    reasons = "; ".join(f"{' and '.join(names)}: {reason}" for reason, names in systems.items())
+    return [Text(f"Simplified here, so without a verdict. {reasons}.")] if reasons else []
 
 
 def _slope(value: float | None) -> str:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from agents.learning_federation import Hardware, Member, make_world
 from agents.reproduce.cells import Cell
-from agents.reproduce.federations import ofl_settings
+from agents.reproduce.federations import watch_system
+from agents.reproduce.systems import types_of
 from agents.reproduce.work.federation import Trial, deal_task
 from agents.reproduce.worker import Tell
-from agents.simulate import device_names
 from ofl_iot.fleet.devices import DEVICE_TYPES, DeviceType
-from ofl_iot.ids import COORDINATOR
-from ofl_iot.roles.commands import Tell as Told
-from ofl_iot.roles.coordinator import CoordinatorMachine
 from ofl_iot.roles.planning import ResourceRules, plan_contact
 from ofl_iot.roles.rules import TrainingRules
 from ofl_iot.runtime.telemetry import SimulatedSource
@@ -32,31 +27,14 @@ def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
     trial = msgspec.convert(cell.settings, Trial)
     dealing, plan = trial.dealing, trial.plan
     task = deal_task(cell.dataset, data, cell.seed, dealing)
-    steps: Counter[str] = Counter()
-    rounds = [0]
-
-    def listen(name: str, told: Told, _now: float) -> None:
-        if told.what == "trained":
-            steps[name] += int(str(told.fields["steps"]))
-        elif told.what == "round closed":
-            rounds[0] += 1
-            tell(rounds[0] / plan.rounds, f"round {rounds[0]}")
-
-    hardware = Hardware(plan.device_types, plan.limited_links)
-    world = make_world(ofl_settings(plan), [Member(each) for each in task.devices], task.test, listen, hardware)
-
-    def done() -> bool:
-        machine = world.parties[COORDINATOR].machine
-        return isinstance(machine, CoordinatorMachine) and machine.finished
-
-    world.run(done, limit_s=600 + 20 * plan.rounds * plan.round_s)
-    dealt = hardware.deal(dealing.devices)
+    watch = watch_system("ofl", task, plan, lambda share, accuracy: tell(share, f"accuracy {accuracy:.3f}"))
+    world = watch.running
     spent: dict[str, list[dict[str, float]]] = {}
-    for name, (kind, _) in zip(device_names(dealing.devices), dealt, strict=True):
-        traffic = world.broker.session(name).traffic
+    for name, kind in zip(watch.names, types_of(plan, dealing.devices), strict=True):
+        traffic, steps = world.broker.session(name).traffic, watch.steps[name]
         spent.setdefault(kind.name, []).append(
-            _spent(kind, steps[name] * plan.step_s, world.now)
-            | {"bytes_up": traffic.up, "bytes_down": traffic.down, "steps": steps[name]}
+            _spent(kind, steps * plan.step_s, world.now)
+            | {"bytes_up": traffic.up, "bytes_down": traffic.down, "steps": steps}
         )
     types = {
         kind: {figure: float(np.mean([each[figure] for each in devices])) for figure in devices[0]}

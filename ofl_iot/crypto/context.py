@@ -57,11 +57,6 @@ class KeyContext:
         """How many secrets make up the joint secret."""
         return len(self.members)
 
-    @property
-    def collusion_bound(self) -> int:
-        """Leaders that may put their key shares together and still decrypt nothing: threshold - 1."""
-        return self.threshold - 1
-
     def point_of(self, member: DeviceId) -> int:
         """The member's evaluation point of the Shamir polynomials: 1, 2, …"""
         if member not in self.members:

@@ -141,10 +141,6 @@ class Ring:
         """x - y."""
         return self._by_limb(x.astype(np.uint64) + self._moduli(x) - y)
 
-    def negate(self, x: Residues) -> Residues:
-        """-x."""
-        return self._by_limb(self._moduli(x) - x.astype(np.uint64))
-
     def multiply(self, x: Residues, y: Residues) -> Residues:
         """x·y."""
         return self._by_limb(x.astype(np.uint64) * y)

@@ -137,18 +137,6 @@ def with_joiners(
     return plan
 
 
-def with_departed(plan: FleetPlan, device: DeviceId, settings: FleetSettings | None = None) -> FleetPlan:
-    """Remove a device; a leader's first deputy takes over, an empty cluster is dissolved; idempotent."""
-    found = cluster_of(plan, device)
-    if found is None:
-        return plan
-    index, old = found
-    rest = tuple(m for m in old.members if m != device)
-    if not rest:
-        return replace(plan, clusters=plan.clusters[:index] + plan.clusters[index + 1 :])
-    return _succeeded(plan, index, rest, settings or FleetSettings())
-
-
 def with_leader_lost(plan: FleetPlan, leader: DeviceId, settings: FleetSettings | None = None) -> FleetPlan:
     """Promote the first deputy of a lost leader, who stays a plain member and last in succession.
 

@@ -37,22 +37,20 @@ MODEL = {"staleness": 1.0, "model_distance": 0.5, "samples": 1.0, "budget_left":
 pace, network, round_trip and staleness to samples). Without it a fleet of equals is sorted by noise."""
 
 COLUMNS = (*SPECIFICS, *STATUS, *MODEL)
-LABEL_SPREAD = 0.05
 OBSERVED_COLUMNS = ("pace", "network", "availability")
 """Already discounted by trust; all others are taken on the device's word."""
 
 
 @dataclass(frozen=True)
 class FeatureWeights:
-    """Total variance of each block; `labels` needs reports that carry a label sketch."""
+    """Total variance of each block."""
 
     specifics: float = 1.0
     status: float = 1.0
     model: float = 0.5
-    labels: float = 0.0
 
     def __post_init__(self) -> None:
-        weights = (self.specifics, self.status, self.model, self.labels)
+        weights = (self.specifics, self.status, self.model)
         if min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) == 0:
             raise ConfigError("feature weights: use numbers of at least 0, one of them positive")
 
@@ -63,8 +61,6 @@ class FeatureScale:
 
     centre: tuple[float, ...]
     spread: tuple[float, ...]
-    labels: int = 0
-    """Length of the label sketches; 0 when they are not used."""
 
 
 def features(
@@ -79,30 +75,14 @@ def features(
     z = clip((x - centre) / spread, -3, 3), 0 where x is unknown; a block of d columns is multiplied by
     sqrt(weight / d). What is taken on the device's word shrinks by min(1, trust / prior).
     """
-    labels = scale.labels if scale else _sketch_length(reports) if weights.labels > 0 else 0
-    table = np.hstack([_table(reports, trusted), _sketches(reports, labels)])
+    table = _table(reports, trusted)
     if scale is None:
-        scale = _measure(table, labels)
+        scale = _measure(table)
     z = (table - np.asarray(scale.centre)) / np.asarray(scale.spread)
     z = np.clip(np.nan_to_num(z, nan=0.0), -CUT, CUT)
-    on_word = np.array([name not in OBSERVED_COLUMNS for name in COLUMNS] + [True] * labels)
+    on_word = np.array([name not in OBSERVED_COLUMNS for name in COLUMNS])
     z[:, on_word] *= np.minimum(1.0, trusted.trust / prior)[:, None]
-    return z * _column_weights(weights, labels), scale
-
-
-def sketch_labels(counts: Sequence[int], epsilon: float, rng: np.random.Generator) -> bytes:
-    """The share of each label in 255ths, epsilon-differentially private per sample.
-
-    Each count gets two-sided geometric noise, P(k) ~ exp(-epsilon |k|): a sample changes one count by one.
-    The caller spends `epsilon` from the device's budget first.
-    """
-    if epsilon <= 0 or not counts:
-        raise ConfigError("a label sketch needs at least one label and a positive epsilon")
-    p = -math.expm1(-epsilon)
-    noisy = np.asarray(counts, dtype=np.int64) + rng.geometric(p, len(counts)) - rng.geometric(p, len(counts))
-    kept = np.maximum(noisy, 0)
-    shares = kept / max(int(kept.sum()), 1)
-    return bytes(np.round(255 * shares).astype(np.uint8))
+    return z * _column_weights(weights), scale
 
 
 def _table(reports: Sequence[Report], trusted: Trusted) -> FloatArray:
@@ -134,36 +114,22 @@ def _said(report: Report) -> tuple[float, ...]:
     )
 
 
-def _sketch_length(reports: Sequence[Report]) -> int:
-    return max((len(r.label_sketch) for r in reports if r.label_sketch is not None), default=0)
-
-
-def _sketches(reports: Sequence[Report], labels: int) -> FloatArray:
-    """Label shares, one column per label; NaN for devices without a sketch of that length."""
-    out = np.full((len(reports), labels), np.nan)
-    for row, report in enumerate(reports):
-        if labels and report.label_sketch is not None and len(report.label_sketch) == labels:
-            out[row] = np.frombuffer(report.label_sketch, dtype=np.uint8) / 255
-    return out
-
-
-def _measure(table: FloatArray, labels: int) -> FeatureScale:
+def _measure(table: FloatArray) -> FeatureScale:
     """Mean and standard deviation of each column, its tails pulled in to the 5 % and 95 % quantiles."""
     centre = np.zeros(table.shape[1])
-    spread = np.array([*SPECIFICS.values(), *STATUS.values(), *MODEL.values(), *[LABEL_SPREAD] * labels])
+    spread = np.array([*SPECIFICS.values(), *STATUS.values(), *MODEL.values()])
     for j, column in enumerate(table.T):
         known = column[~np.isnan(column)]
         if known.size:
             known = np.clip(known, *np.quantile(known, (TAIL, 1 - TAIL)))
             centre[j], spread[j] = known.mean(), max(spread[j], known.std())
-    return FeatureScale(tuple(centre.tolist()), tuple(spread.tolist()), labels)
+    return FeatureScale(tuple(centre.tolist()), tuple(spread.tolist()))
 
 
-def _column_weights(weights: FeatureWeights, labels: int) -> FloatArray:
+def _column_weights(weights: FeatureWeights) -> FloatArray:
     blocks = (
         (weights.specifics, len(SPECIFICS)),
         (weights.status, len(STATUS)),
         (weights.model, len(MODEL)),
-        (weights.labels, labels),
     )
-    return np.concatenate([np.full(width, math.sqrt(weight / max(width, 1))) for weight, width in blocks])
+    return np.concatenate([np.full(width, math.sqrt(weight / width)) for weight, width in blocks])

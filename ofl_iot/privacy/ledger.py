@@ -35,11 +35,6 @@ class Ledger:
         """DP-SGD steps that may still be spent with the prepared mechanism."""
         return self.allowance.steps if self.allowance else 0
 
-    @property
-    def epsilon_left(self) -> float:
-        """Epsilon that releases in the paper's mode may still spend."""
-        return max(0.0, self.budget.epsilon - self.spent_epsilon())
-
     def spent_epsilon(self) -> float:
         """The true composed total of all that was spent, at the budget's delta."""
         return epsilon(self.events, self.budget.delta)

@@ -16,7 +16,6 @@ import msgspec
 from ofl_iot.errors import DecodeError
 
 MAX_TEXT_LENGTH = 32
-MAX_LABELS = 128
 
 
 class Telemetry(msgspec.Struct, frozen=True, array_like=True, tag="telemetry", kw_only=True):
@@ -42,8 +41,6 @@ class Telemetry(msgspec.Struct, frozen=True, array_like=True, tag="telemetry", k
     availability: float = 1.0
     """Share of the last day with a link, 0 to 1."""
     samples: int = 0
-    label_sketch: bytes | None = None
-    """Noisy share of each label in 255ths; None unless the device pays for it from its budget."""
     budget_left: float = 1.0
     """Share of the privacy budget left, 0 to 1."""
     staleness: int = 0
@@ -95,8 +92,6 @@ def check(telemetry: Telemetry) -> Telemetry:
         text = getattr(telemetry, name)
         if len(text) > MAX_TEXT_LENGTH or not text.isprintable():
             raise DecodeError(f"telemetry: {name} must be at most {MAX_TEXT_LENGTH} printable characters")
-    if telemetry.label_sketch is not None and not 0 < len(telemetry.label_sketch) <= MAX_LABELS:
-        raise DecodeError(f"telemetry: a label sketch has 1 to {MAX_LABELS} labels")
     return telemetry
 
 
@@ -164,7 +159,7 @@ class ReportGate:
 
     def changed(self, sent: Telemetry, current: Telemetry) -> bool:
         """Whether any field moved beyond its threshold, appeared or vanished."""
-        texts = ("device_type", "power_mode", "label_sketch", "binding")
+        texts = ("device_type", "power_mode", "binding")
         if any(getattr(sent, name) != getattr(current, name) for name in texts):
             return True
         if (sent.budget_left > 0) != (current.budget_left > 0):

@@ -56,7 +56,6 @@ class Kind(enum.Enum):
     """coordinator → whoever takes over from it, retained: which chunks the model holds"""
 
 
-_FROM_COORDINATOR = {Kind.ASSIGNMENT, Kind.ROUND_OPEN, Kind.DECRYPT, Kind.MANIFEST, Kind.GLOBAL_PART, Kind.BOOKS}
 _WITH = {
     COORDINATOR: {Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC},
     DECRYPTOR: {Kind.ECHO, Kind.RECEIPT, Kind.SERVERDEC},
@@ -117,11 +116,6 @@ class Topics:
         if None in filled:
             raise ValueError(f"a {kind.name} topic needs a receiver")
         return self._prefix + "/".join(str(word) for word in filled)
-
-
-def sent_by_coordinator(kind: Kind) -> bool:
-    """Whether only the coordinator publishes there."""
-    return kind in _FROM_COORDINATOR
 
 
 def _kind_of(words: list[str]) -> Kind | None:

@@ -1,4 +1,4 @@
-"""How much each cluster counts in a round, and the same as integers for the encrypted weighted sum."""
+"""How much each cluster counts in a round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy.typing as npt
 from ofl_iot.errors import ConfigError, RoundError
 
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 RARITY_CAP = 4.0
 """A rare cluster is raised at most this much; 10 costs two points of accuracy, no cap drowns slow clusters."""
@@ -54,26 +53,6 @@ def cluster_weights(
     if total <= 0.0:
         raise RoundError("every cluster has weight 0: keep the present model and open the next round")
     return raw / total
-
-
-def integer_weights(weights: npt.ArrayLike, total: int) -> IntArray:
-    """Integers W_i ≈ w_i · total with Σ W_i <= total; |W_i - w_i · total| < 1 and nothing comes from nothing.
-
-    Weights sum to at most 1. What rounding down leaves over goes to the largest remainders, ties to the earlier
-    leader; divide the decrypted sum by Σ W_i (or by `total` where the weights sum to less than 1 on purpose).
-    """
-    values = _amounts(weights, "weights")
-    if values.sum() > 1.0 + 1e-9:
-        raise RoundError(f"weights sum to {values.sum():.6f}: normalise them to at most 1 first")
-    if total < values.size:
-        raise ConfigError(f"{total} weight units for {values.size} leaders: use a larger total")
-    exact = values * total
-    whole = np.floor(exact).astype(np.int64)
-    left = min(round(float(exact.sum())), total) - int(whole.sum())
-    order = np.argsort(-(exact - whole), kind="stable")
-    raised = [i for i in order if exact[i] > whole[i]][: max(left, 0)]
-    whole[raised] += 1
-    return whole
 
 
 def _amounts(values: npt.ArrayLike, what: str) -> FloatArray:

@@ -96,7 +96,6 @@ def test_thresholds_are_words_or_numbers() -> None:
 def test_a_key_context_names_each_leader_once_and_needs_two_to_decrypt() -> None:
     names = tuple(map(DeviceId, ("a", "b", "c")))
     context = KeyContext(MAIN, FederationId("f"), Term(1), names, 2)
-    assert context.collusion_bound == 1
     assert context.key_id != replace(context, attempt=1).key_id
     with pytest.raises(ConfigError, match="named twice"):
         replace(context, members=(*names, names[0]))

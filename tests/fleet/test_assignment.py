@@ -20,7 +20,6 @@ from ofl_iot.fleet.assignment import (
     leaders,
     plan_assignments,
     turnover,
-    with_departed,
     with_joiners,
     with_leader_lost,
 )
@@ -86,19 +85,16 @@ def test_every_live_device_is_in_exactly_one_cluster_every_term(pool: list[Devic
 
 @given(pool=st.lists(views(), min_size=1, max_size=16), data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_joining_leaving_and_losing_leaders_keep_a_plan_sound(pool: list[DeviceView], data: st.DataObject) -> None:
+def test_joining_and_losing_leaders_keep_a_plan_sound(pool: list[DeviceView], data: st.DataObject) -> None:
     everyone = {DeviceId(f"device-{i}"): view for i, view in enumerate(pool)}
     live = set(data.draw(st.sets(st.sampled_from(sorted(everyone)))))
     plan = plan_of({device: everyone[device] for device in live})
     for _ in range(8):
         device = data.draw(st.sampled_from(sorted(everyone)))
-        match data.draw(st.sampled_from(["join", "depart", "lose"])):
+        match data.draw(st.sampled_from(["join", "lose"])):
             case "join":
                 plan = with_joiners(plan, {device: everyone[device]})
                 live.add(device)
-            case "depart":
-                plan = with_departed(plan, device)
-                live.discard(device)
             case _:
                 alone = next((c.members == (device,) for c in plan.clusters if device in c.members), False)
                 plan = with_leader_lost(plan, device)
@@ -193,8 +189,6 @@ def test_a_late_joiner_is_placed_with_its_like_and_only_once(
     assert not kinds & {"A", "B"}
     assert found[1].leader == plan.clusters[found[0]].leader
     assert with_joiners(joined, {joiner: DeviceView(report("A"))}) == joined
-    assert with_departed(joined, joiner) == plan
-    assert with_departed(plan, joiner) == plan
 
 
 def test_full_clusters_send_joiners_on(fleet: FleetMaker, report: Callable[..., Telemetry]) -> None:
@@ -208,9 +202,9 @@ def test_full_clusters_send_joiners_on(fleet: FleetMaker, report: Callable[..., 
 def test_the_last_device_takes_its_cluster_with_it(fleet: FleetMaker, report: Callable[..., Telemetry]) -> None:
     plan = plan_of(fleet(1))
     only = plan.clusters[0].leader
-    assert with_departed(plan, only).clusters == ()
-    assert with_leader_lost(plan, only).clusters == ()
-    revived = with_joiners(with_departed(plan, only), {only: DeviceView(report("C"))})
+    alone = with_leader_lost(plan, only)
+    assert alone.clusters == ()
+    revived = with_joiners(alone, {only: DeviceView(report("C"))})
     assert leaders(revived) == (only,)
 
 

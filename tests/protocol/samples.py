@@ -70,7 +70,6 @@ telemetries = st.builds(
     memory_free_mib=st.integers(0, 2**20),
     gpu_load=st.none() | shares,
     battery=st.none() | shares,
-    label_sketch=st.none() | st.binary(min_size=1, max_size=128),
     samples=st.integers(0, 10**12),
     staleness=st.integers(0, 10**9),
 )

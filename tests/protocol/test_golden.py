@@ -64,8 +64,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.TELEMETRY,
         Telemetry(cpu_count=4, cpu_ghz=1.5, cpu_load=0.25, memory_total_mib=8192, memory_free_mib=4096, battery=0.5),
         (
-            "9201dc0016a974656c656d65747279a0a004cb3ff8000000000000cb3fd0000000000000cd2000cd1000c0cb3f"
-            "e0000000000000c0c0c0c0cb3ff000000000000000c0cb3ff000000000000000cb0000000000000000c0a0"
+            "9201dc0015a974656c656d65747279a0a004cb3ff8000000000000cb3fd0000000000000cd2000cd1000c0cb3f"
+            "e0000000000000c0c0c0c0cb3ff000000000000000cb3ff000000000000000cb0000000000000000c0a0"
         ),
     ),
     "echo": (Kind.ECHO, Echo(77), "920192a46563686f4d"),

@@ -44,7 +44,6 @@ def report(**changes: Any) -> Telemetry:
         battery=st.none() | st.floats(0, 1),
         network_mbps=st.none() | st.floats(1e-6, 1e6),
         samples=st.integers(0, 10**12),
-        label_sketch=st.none() | st.binary(min_size=1, max_size=100),
     )
 )
 def test_every_report_survives_the_wire_within_300_bytes(telemetry: Telemetry) -> None:
@@ -70,8 +69,6 @@ def test_non_finite_and_absurd_values_are_refused(name: str, value: float) -> No
         {"memory_free_mib": 8000},
         {"device_type": "x" * 33},
         {"power_mode": "line\nbreak"},
-        {"label_sketch": b""},
-        {"label_sketch": bytes(129)},
     ],
 )
 def test_contradictions_and_oversize_texts_are_refused(changes: dict[str, Any]) -> None:
@@ -103,7 +100,6 @@ class TestReportGate:
             {"battery": None},
             {"power_mode": "MAXN"},
             {"step_s": 0.2},
-            {"label_sketch": b"\x80\x7f"},
             {"staleness": 9},
             {"model_distance": math.nan},
         ],

@@ -1,4 +1,4 @@
-"""Cluster weights and their integers."""
+"""Cluster weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError, RoundError
-from ofl_iot.robust.weights import cluster_weights, integer_weights, rarity
+from ofl_iot.robust.weights import cluster_weights, rarity
 
 amounts = st.floats(0.0, 1e6, allow_nan=False)
 sizes = st.lists(st.floats(1.0, 1e6), min_size=1, max_size=20)
@@ -38,26 +38,6 @@ def test_rarity_never_exceeds_its_cap(held: list[float], cap: float) -> None:
     assert (rarity(held, merges, cap) <= cap).all()
 
 
-@quick
-@given(st.data(), sizes, st.integers(20, 2**30))
-def test_integer_weights_stay_close_and_below_the_bound(data: st.DataObject, held: list[float], total: int) -> None:
-    factors = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=len(held), max_size=len(held)))
-    base = np.array(held) / sum(held)
-    weights = base * np.array(factors)
-    integers = integer_weights(weights, total)
-    assert integers.sum() <= total
-    assert (integers >= 0).all()
-    assert (np.abs(integers - weights * total) < 1.0 + 1e-6).all()
-    assert (integers[weights == 0.0] == 0).all()
-    assert abs(int(integers.sum()) - weights.sum() * total) <= 1.0
-
-
-@quick
-@given(sizes, st.integers(20, 2**30))
-def test_integers_of_whole_shares_use_the_whole_bound(held: list[float], total: int) -> None:
-    assert integer_weights(np.array(held) / sum(held), total).sum() == total
-
-
 def test_a_rare_cluster_counts_up_to_four_times_its_data() -> None:
     weights = cluster_weights([100, 100, 100], [1, 1, 1], merges=[50, 50, 1])
     assert weights[2] / weights[0] == pytest.approx(4.0 / (rarity([1, 1, 1], [50, 50, 1])[0]))
@@ -80,10 +60,6 @@ def test_weights_that_cannot_be_are_refused(factors: list[float]) -> None:
 
 
 def test_bounds_that_cannot_be_kept_are_refused() -> None:
-    with pytest.raises(ConfigError, match="larger total"):
-        integer_weights([0.5, 0.5], 1)
-    with pytest.raises(RoundError, match="normalise"):
-        integer_weights([0.9, 0.9], 100)
     with pytest.raises(ConfigError, match="rarity cap"):
         rarity([1.0], [1.0], cap=0.5)
     with pytest.raises(RoundError, match="merge rates"):

@@ -49,7 +49,7 @@ def several_commits(finished: Sequence[Finished]) -> str:
         return ""
     (most, main), *rest = groups.items()
     others = [f"{commit} ({_count(cells)}: {_names(cells)})" for commit, cells in rest]
-    changed = " A + stands for changed files." if any(commit.endswith("+") for commit in groups) else ""
+    changed = " A + stands for changed code." if any(commit.endswith("+") for commit in groups) else ""
     return f"The cells come from {len(groups)} commits: {most} ({_count(main)}), {', '.join(others)}.{changed}"
 
 

@@ -14,18 +14,20 @@ from ofl_iot import __version__
 PACKAGES = ("numpy", "numba", "torch", "torch-geometric", "scipy", "dp-accounting", "tenseal")
 COMMIT_VARIABLE = "OFL_COMMIT"
 """Names the commit where the code is not in a git checkout."""
+CODE = (":/agents", ":/ofl_iot", ":/broker")
+"""What a result depends on; documents and results beside it may change meanwhile."""
 
 
 @cache
 def commit_of_code() -> str:
-    """The commit of the checkout that this code runs from, with '+' if files were changed; the version otherwise."""
+    """The commit of the checkout that this code runs from, with '+' if code was changed; the version otherwise."""
     if COMMIT_VARIABLE in os.environ:
         return os.environ[COMMIT_VARIABLE]
     home = Path(__file__).parent
     try:
         commit = _git(home, "rev-parse", "--short=12", "HEAD")
         tracked = _git(home, "ls-files", "--error-unmatch", Path(__file__).name)
-        changed = _git(home, "status", "--porcelain", "--untracked-files=no", ":/")
+        changed = _git(home, "status", "--porcelain", "--untracked-files=no", *CODE)
     except (OSError, subprocess.SubprocessError):
         return f"version {__version__}"
     return f"{commit}{'+' if changed else ''}" if tracked else f"version {__version__}"

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         lines.write(msgspec.json.encode(Told(share, note)).decode() + "\n")
         lines.flush()
 
-    files = fingerprint(cell.dataset, data)
+    commit, files = commit_of_code(), fingerprint(cell.dataset, data)  # as they are now, not when it ends
     began = time.monotonic()
     try:
         result = import_module(cell.work).run(cell, data, tell)
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
             result=result,
             wall_s=time.monotonic() - began,
             cpu_s=time.process_time(),
-            commit=commit_of_code(),
+            commit=commit,
             versions=versions(),
             data_files=files,
             machine=machine(),

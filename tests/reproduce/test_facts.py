@@ -53,7 +53,7 @@ def test_one_commit_is_stated_and_several_are_warned_of_by_name() -> None:
     assert facts("ofl", Options(), one)["Commits"] == "abc"
     two = [finished("rfl-ha", commit="def+"), *one]
     assert several_commits(two) == (
-        "The cells come from 2 commits: abc (2 cells), def+ (1 cell: cora/rfl-ha). A + stands for changed files."
+        "The cells come from 2 commits: abc (2 cells), def+ (1 cell: cora/rfl-ha). A + stands for changed code."
     )
     assert facts("ofl", Options(), two)["Commits"] == "abc (2 cells), def+ (1 cell)"
 

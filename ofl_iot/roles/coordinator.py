@@ -267,8 +267,8 @@ class CoordinatorMachine:
         plan, ops = self.roster.propose(now)
         yield Persist(tuple(ops))
         yield from self._adopt(plan, now)
-        yield from self._rounds.prepare_key(plan.term, leaders(plan), now)
         yield from self._model.publish()
+        yield from self._rounds.prepare_key(plan.term, leaders(plan), now)
         yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
 
     # --- the fleet

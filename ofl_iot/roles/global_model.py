@@ -36,6 +36,8 @@ class GlobalModel:
         self.incarnation = b""
         """Of the coordinator; with it and the highest term it signs its manifests."""
         self._highest_term = highest_term
+        self._claimed = 0
+        """The highest term that a manifest has said."""
         self._books = books
         self.values: Vector = initial.astype(np.float32)
         self._manifest = self._describe(0, (), final=False)
@@ -97,7 +99,16 @@ class GlobalModel:
         books = encode_body(self._books())
         for part in split_body(books, 0, self._manifest.round_no, _STAGE):
             yield Publish(Topic(Kind.BOOKS, COORDINATOR, index=part.part), part, retain=True)
-        yield Publish(Topic(Kind.MANIFEST, COORDINATOR), self._signed(books), retain=True)
+        yield self._say(self._signed(books))
+
+    def claim_term(self) -> Iterator[Command]:
+        """Say which term is the highest, if that is news: who takes over must begin above all that leaders heard of."""
+        if self._highest_term() > self._claimed:
+            yield self._say(self.manifest)
+
+    def _say(self, manifest: Manifest) -> Publish:
+        self._claimed = manifest.term
+        return Publish(Topic(Kind.MANIFEST, COORDINATOR), manifest, retain=True)
 
     def stored(self) -> tuple[StoreOp, ...]:
         """What must survive a restart."""

@@ -166,6 +166,7 @@ class Rounds:
         """Let leaders make their key before the first round of their term; where it cannot be yet, it is made then."""
         members = self._roster.key_members(leaders)
         if self._protection.mode == "threshold" and len(leaders) > 1 and members is not None:
+            yield from self._model.claim_term()
             yield from self._keys.begin(term, members, now)
 
     def seat_lost(self, leader: DeviceId, now: float) -> Iterator[Command]:
@@ -284,6 +285,7 @@ class Rounds:
             return
         members = self._roster.key_members(self._roster.terms)
         if members is not None:
+            yield from self._model.claim_term()
             yield from self._keys.begin(self._roster.highest_term, members, now)
         else:
             yield SetTimer(OPEN, now + _KEY_RETRY_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR
-from ofl_iot.protocol.messages import Assignment, Books, Manifest
+from ofl_iot.protocol.codec import decode_body
+from ofl_iot.protocol.messages import Assignment, Books, KeyOpen, Manifest, Part
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Publish, Unsubscribe
@@ -21,9 +23,10 @@ from ofl_iot.roles.events import Arrived, LinkUp, Started, TimerFired
 from ofl_iot.roles.fence import Fence
 from ofl_iot.roles.global_model import GlobalModel
 from ofl_iot.roles.inheritance import Inheritance
+from ofl_iot.roles.keyring import OPEN
 from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.runtime.store import MemoryStore
-from tests.roles.parties import MODEL, SIZE, A, B, arrived, persist, published, status, timers, told
+from tests.roles.parties import MODEL, SIZE, A, B, C, D, arrived, persist, published, status, timers, told
 
 SETTLED = {str(A): SeqSet(4), "gone": SeqSet(2, (5, 6))}
 SIZES = st.integers(0, 40_000)
@@ -71,20 +74,21 @@ def test_a_model_of_another_kind_is_not_taken_over() -> None:
 
 
 class Heir:
-    """A coordinator without a past that takes over."""
+    """A coordinator without a past that takes over, or one that has nobody before it."""
 
-    def __init__(self, *, anew: bool = False) -> None:
-        self.anew = anew
+    def __init__(self, *, anew: bool = False, take_over: bool = True, mode: str = "clear") -> None:
+        self._fence = {"take_over": take_over, "anew": anew}
+        self._mode = mode
         self.store = MemoryStore()
         self.machine = self._new()
         self.give(Started())
         self.give(LinkUp())
 
     def _new(self) -> CoordinatorMachine:
-        rules = CoordinatorRules(RoundRules(), FleetRules(gather_s=1.0), ProtectionRules(mode="clear"), FleetSettings())
-        return CoordinatorMachine(
-            ModelProfile(MODEL, np.zeros(SIZE, np.float32)), rules, Fence(b"heir", take_over=True, anew=self.anew)
-        )
+        protection = ProtectionRules(mode=self._mode)  # type: ignore[arg-type]
+        rules = CoordinatorRules(RoundRules(), FleetRules(gather_s=1.0), protection, FleetSettings())
+        name = b"heir" if self._fence["take_over"] else b"other"
+        return CoordinatorMachine(ModelProfile(MODEL, np.zeros(SIZE, np.float32)), rules, Fence(name, **self._fence))
 
     def give(self, event: object) -> list:
         commands = self.machine.handle(event, 1.0)  # type: ignore[arg-type]
@@ -117,6 +121,40 @@ def test_an_heir_goes_on_from_the_model_the_books_and_the_rounds_of_the_one_befo
     assert heir.machine.roster.settled == SETTLED, "a device that was not heard of yet keeps its books"
     heir.give(arrived(Kind.STATUS, "gone", status()))
     assert heir.machine.roster.settled == SETTLED
+
+
+def openings(commands: list) -> list[KeyOpen]:
+    """The key generations that leaders are called to."""
+    return [
+        decode_body(KeyOpen, message.body)
+        for message in published(commands, Kind.KEYS)
+        if isinstance(message, Part) and message.stage == OPEN
+    ]
+
+
+def test_the_first_key_of_an_heir_is_above_all_that_leaders_have_heard_of() -> None:
+    """Leaders take part in no key generation below one they were called to, though no term came of it."""
+    other, heir = Heir(take_over=False, mode="threshold"), Heir(mode="threshold")
+    present = [
+        arrived(Kind.STATUS, device, msgspec.structs.replace(status(), sealing_key=bytes([number]) * 32))
+        for number, device in enumerate((A, B, C, D), 1)
+    ]
+    for each in present:
+        other.give(each)
+    commands = other.give(TimerFired("coordinator.gather"))
+    for _ in range(4):
+        other.machine._rounds.recluster_soon()
+        commands += other.give(TimerFired("coordinator.keys.deadline"))
+    retained = {c.topic: c.message for c in commands if isinstance(c, Publish) and c.retain}
+    heard_of = [(opened.term, opened.attempt) for opened in openings(commands)]
+    assert {term for term, _ in heard_of} == {1, 2, 3, 4, 5}, "none of them began"
+    heir_says: list = []
+    for event in (*present, *(Arrived(topic, message) for topic, message in retained.items())):
+        if event.topic.kind in (Kind.STATUS, Kind.MANIFEST, Kind.GLOBAL_PART, Kind.BOOKS):
+            heir_says += heir.give(event)
+    heir_says += heir.give(TimerFired("coordinator.gather"))
+    first = openings(heir_says)[0]
+    assert (first.term, first.attempt) > max(heard_of)
 
 
 def test_the_last_model_of_the_one_before_may_come_late() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pytest
@@ -44,24 +44,27 @@ needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not
 
 
 @contextlib.contextmanager
-def mosquitto(config: Path, port: int) -> Iterator[None]:
+def mosquitto(config: Path) -> Iterator[None]:
+    """A broker that listens: it says that it is running when its ports are open."""
     assert MOSQUITTO is not None
-    with subprocess.Popen([MOSQUITTO, "-c", str(config)], stderr=subprocess.DEVNULL) as process:  # noqa: S603
+    running = threading.Event()
+
+    def read(log: IO[str]) -> None:
+        for line in log:
+            if line.rstrip().endswith(" running"):
+                running.set()
+
+    command = [MOSQUITTO, "-v", "-c", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603
+        assert process.stderr is not None
+        reader = threading.Thread(target=read, args=(process.stderr,))
+        reader.start()
         try:
-            wait_for(port)
+            assert running.wait(20)
             yield
         finally:
             process.terminate()
-
-
-def wait_for(port: int) -> None:
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        time.sleep(0.01)
-    raise TimeoutError(port)
+            reader.join()
 
 
 def tls_options(authority: Authority, name: str) -> list[str]:
@@ -119,7 +122,7 @@ def test_an_open_broker_lets_everyone_do_everything_and_that_is_told(
 ) -> None:
     config = tmp_path / "open.conf"
     config.write_text(f"listener {free_port} 127.0.0.1\nallow_anonymous true\n")
-    with mosquitto(config, free_port):
+    with mosquitto(config):
         code, findings = doctor()
         assert code == 1
         assert "ok: lets truck-1 in; ok: a round trip takes" in said(findings["broker"])
@@ -146,7 +149,7 @@ def secured(tmp_path: Path, free_port: int) -> Any:
         user = ["--user=root"] if os.geteuid() == 0 else []
         where = [f"--out={out}", "--host=127.0.0.1", f"--port={free_port}"]
         assert main(["broker", "profile", "mosquitto", *where, *files, *user]) == 0
-        with mosquitto(next(out.glob("*.conf")), free_port):
+        with mosquitto(next(out.glob("*.conf"))):
             yield authority
 
     return run
@@ -187,7 +190,7 @@ def test_a_port_without_tls_is_told(doctor: Any, tmp_path: Path, free_port: int)
     authority.issue(ME)
     config = tmp_path / "open.conf"
     config.write_text(f"listener {free_port} 127.0.0.1\nallow_anonymous true\n")
-    with mosquitto(config, free_port):
+    with mosquitto(config):
         _, findings = doctor(*tls_options(authority, ME), "--timeout", "0.5")
     assert "error" in said(findings["tls"])
     assert "TLS 1.3" in findings["tls"][0]["advice"]

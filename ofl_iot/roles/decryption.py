@@ -9,7 +9,7 @@ re-randomised ciphertext for those who did; with fewer than the threshold the ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ofl_iot.errors import LateError, RefusedError
@@ -36,7 +36,48 @@ SCORES, MODEL = "scores", "model"
 DESK = Desk(COORDINATOR, Kind.DECRYPT, RESEND, DEADLINE)
 TOO_FEW = "too few leaders are left to decrypt"
 WRONG = "the shares do not decrypt together, whoever is left out"
-NO_MISSES: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class SealedRound:
+    """What leaders contributed to a round, encrypted, and the jobs that make a model of it, whoever decrypts."""
+
+    key: CoordinatorKey
+    round_no: int
+    contributions: tuple[Contributed, ...]
+    size: int
+    """Parameters of the model."""
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    misses: Mapping[str, int] = field(default_factory=dict)
+    attempt: int = 0
+    """Grows with every restart of the coordinator: what answers an earlier process is void."""
+
+    def candidates(self) -> tuple[str, ...]:
+        """Leaders that can be asked to decrypt: members of the key that have contributed, the doubtful ones first.
+
+        Among those without misses each round begins with others, so that in some round it is everyone's turn to be
+        doubted.
+        """
+        members = {member.leader for member in self.key.opened.members}
+        able = sorted(members & {each.leader for each in self.contributions})
+        turn = self.round_no * MOST_TRIES % max(1, len(able))
+        return tuple(sorted(able[turn:] + able[:turn], key=lambda leader: -self.misses.get(leader, 0)))
+
+    def score(self, active: tuple[str, ...]) -> Compute:
+        """Compute the scores on ciphertext."""
+        return Compute(ScoreRound(self.round_no, self.key, self.contributions, active, self.size))
+
+    def weigh(self, active: tuple[str, ...], shares: dict[str, bytes], values: bytes = b"") -> Compute:
+        """Judge the decrypted scores and weigh the models, on ciphertext."""
+        return Compute(WeighRound(self.round_no, shares, active, dict(self.evidence), values))
+
+    def finish(self, shares: dict[str, bytes], values: bytes = b"") -> Compute:
+        """Make the round's update of the decrypted sum."""
+        return Compute(FinishRound(self.round_no, shares, values))
+
+    def label(self, stage: str, turn: int) -> str:
+        """How the parts of a request and of its answers are named."""
+        return f"{stage}.{self.attempt}.{turn}"
 
 
 class RoundDecryption(Protocol):
@@ -84,27 +125,10 @@ class RoundDecryption(Protocol):
 class Decryption:
     """The decryption of one round."""
 
-    def __init__(
-        self,
-        key: CoordinatorKey,
-        round_no: int,
-        contributions: tuple[Contributed, ...],
-        evidence: dict[str, float],
-        rules: ProtectionRules,
-        *,
-        size: int,
-        attempt: int = 0,
-        misses: Mapping[str, int] = NO_MISSES,
-    ) -> None:
-        self._key = key
-        self._round_no = round_no
-        self._size = size
-        self._attempt = attempt
-        """Grows with every restart of the coordinator: what answers an earlier process is void."""
-        self._contributions = contributions
-        self._evidence = evidence
+    def __init__(self, sealed: SealedRound, rules: ProtectionRules) -> None:
+        self._sealed = sealed
         self._rules = rules
-        self._set = ActiveSet(candidates(key, round_no, contributions, misses), key.opened.threshold)
+        self._set = ActiveSet(sealed.candidates(), sealed.key.opened.threshold)
         self._hopeless = False
         self._stage = SCORES
         self._weighing = False
@@ -127,18 +151,19 @@ class Decryption:
 
     def begin(self) -> Iterator[Command]:
         """Compute the scores on ciphertext."""
-        yield Compute(ScoreRound(self._round_no, self._key, self._contributions, self._set.active, self._size))
+        yield self._sealed.score(self._set.active)
 
     def requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
         """A ciphertext is ready to be decrypted by the active set."""
-        if event.round_no != self._round_no or event.stage != self._stage:
+        sealed = self._sealed
+        if event.round_no != sealed.round_no or event.stage != self._stage:
             return
         if self._weighing:
             self._weighing = False
             self._set.trust()
         self._turn += 1
-        label = f"{self._stage}.{self._attempt}.{self._turn}"
-        question = Question(self._key.opened.term, self._round_no, label, event.request, self._set.active)
+        label = sealed.label(self._stage, self._turn)
+        question = Question(sealed.key.opened.term, sealed.round_no, label, event.request, self._set.active)
         self.asked = SharesAsked(DESK, question, self._rules)
         yield from self.asked.begin(now)
 
@@ -197,25 +222,12 @@ class Decryption:
         yield from DESK.stop()
         if self._stage == SCORES:
             self._stage, self._weighing = MODEL, True
-            yield Compute(WeighRound(self._round_no, shares, self._set.active, dict(self._evidence)))
+            yield self._sealed.weigh(self._set.active, shares)
         else:
-            yield Compute(FinishRound(self._round_no, shares))
+            yield self._sealed.finish(shares)
 
     def _ask_again(self) -> Iterator[Command]:
         if self._stage == SCORES:
             yield from self.begin()
         else:
-            yield Compute(WeighRound(self._round_no, {}, self._set.active, dict(self._evidence)))
-
-
-def candidates(
-    key: CoordinatorKey, round_no: int, contributions: Iterable[Contributed], misses: Mapping[str, int]
-) -> tuple[str, ...]:
-    """Leaders that can be asked to decrypt: members of the key that have contributed, the doubtful ones first.
-
-    Among those without misses each round begins with others, so that in some round it is everyone's turn to be doubted.
-    """
-    members = {member.leader for member in key.opened.members}
-    able = sorted(members & {each.leader for each in contributions})
-    turn = round_no * MOST_TRIES % max(1, len(able))
-    return tuple(sorted(able[turn:] + able[:turn], key=lambda leader: -misses.get(leader, 0)))
+            yield self._sealed.weigh(self._set.active, {})

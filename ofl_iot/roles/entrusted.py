@@ -9,26 +9,15 @@ the next one tries again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.messages import Part, PartReceipt, ServerDecAnswer, ServerDecAsk
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    Command,
-    Compute,
-    Contributed,
-    CoordinatorKey,
-    FinishRound,
-    Publish,
-    ScoreRound,
-    SetTimer,
-    Subscribe,
-    WeighRound,
-)
-from ofl_iot.roles.decryption import DEADLINE, DESK, MODEL, NO_MISSES, RESEND, SCORES, TOO_FEW, candidates
+from ofl_iot.roles.commands import Command, Publish, SetTimer, Subscribe
+from ofl_iot.roles.decryption import DEADLINE, DESK, MODEL, RESEND, SCORES, TOO_FEW, SealedRound
 from ofl_iot.roles.events import DecryptionRequested, JobFailed
 from ofl_iot.roles.exchange import BodyExchange, receipt_of
 from ofl_iot.roles.rules import ProtectionRules
@@ -57,26 +46,10 @@ def to_decryptor(message: Part | PartReceipt) -> Publish:
 class EntrustedDecryption:
     """The decryption of one round, in the decryptor's hands."""
 
-    def __init__(
-        self,
-        key: CoordinatorKey,
-        round_no: int,
-        contributions: tuple[Contributed, ...],
-        evidence: dict[str, float],
-        rules: ProtectionRules,
-        *,
-        size: int,
-        attempt: int = 0,
-        misses: Mapping[str, int] = NO_MISSES,
-    ) -> None:
-        self._key = key
-        self._round_no = round_no
-        self._size = size
-        self._attempt = attempt
-        self._contributions = contributions
-        self._evidence = evidence
+    def __init__(self, sealed: SealedRound, rules: ProtectionRules) -> None:
+        self._sealed = sealed
         self._rules = rules
-        self._active = candidates(key, round_no, contributions, misses)
+        self._active = sealed.candidates()
         self._turn = 0
         self._stage = SCORES
         self._exchange: BodyExchange | None = None
@@ -88,31 +61,32 @@ class EntrustedDecryption:
     @property
     def given_up(self) -> str:
         """Why it cannot go on; empty while it can."""
-        return self._reason or ("" if len(self._active) >= self._key.opened.threshold else TOO_FEW)
+        return self._reason or ("" if len(self._active) >= self._sealed.key.opened.threshold else TOO_FEW)
 
     def begin(self) -> Iterator[Command]:
         """Compute the scores on ciphertext."""
-        yield Compute(ScoreRound(self._round_no, self._key, self._contributions, self._active, self._size))
+        yield self._sealed.score(self._active)
 
     def requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
         """A ciphertext is ready for the decryptor."""
-        if event.round_no != self._round_no or event.stage != self._stage:
+        sealed = self._sealed
+        if event.round_no != sealed.round_no or event.stage != self._stage:
             return
         self._turn += 1
         ask = ServerDecAsk(
-            round_no=self._round_no,
-            attempt=self._attempt,
+            round_no=sealed.round_no,
+            attempt=sealed.attempt,
             turn=self._turn,
             stage=self._stage,
-            opened=self._key.opened,
-            public=self._key.public,
+            opened=sealed.key.opened,
+            public=sealed.key.public,
             active=self._active,
             contributors=event.contributors,
             ciphertext=event.request,
         )
-        max_bytes = 8 * self._size + (1 << 20)
+        max_bytes = 8 * sealed.size + (1 << 20)
         self._exchange = BodyExchange(
-            self._key.opened.term, self._round_no, resend_s=self._rules.resend_s, max_bytes=max_bytes
+            sealed.key.opened.term, sealed.round_no, resend_s=self._rules.resend_s, max_bytes=max_bytes
         )
         self._exchange.send(DECRYPTOR, label_of(ask), encode_body(ask))
         self._quiet = 0
@@ -123,7 +97,7 @@ class EntrustedDecryption:
         """The decryptor confirms, shows that it is alive, or answers."""
         if sender != DECRYPTOR:
             raise RefusedError(f"{sender} is not the decryptor")
-        label = f"{self._stage}.{self._attempt}.{self._turn}"
+        label = self._sealed.label(self._stage, self._turn)
         if self._exchange is None or message.stage != label:
             if isinstance(message, Part):
                 yield to_decryptor(receipt_of(message))  # lest it is sent again
@@ -182,10 +156,9 @@ class EntrustedDecryption:
             self._reason = f"the decryptor: {answer.reason or 'no values'}"
         elif self._stage == SCORES:
             self._stage = MODEL
-            evidence = dict(self._evidence)
-            yield Compute(WeighRound(self._round_no, {}, answer.decrypted_by, evidence, answer.values))
+            yield self._sealed.weigh(answer.decrypted_by, {}, answer.values)
         else:
-            yield Compute(FinishRound(self._round_no, {}, answer.values))
+            yield self._sealed.finish({}, answer.values)
 
 
 def label_of(ask: ServerDecAsk) -> str:

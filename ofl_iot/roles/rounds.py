@@ -30,7 +30,7 @@ from ofl_iot.roles.commands import (
     SetTimer,
     tell,
 )
-from ofl_iot.roles.decryption import Decryption, RoundDecryption
+from ofl_iot.roles.decryption import Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.entrusted import EntrustedDecryption, confirm
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, KeysMade, RoundAggregated
 from ofl_iot.roles.global_model import GlobalModel
@@ -366,16 +366,16 @@ class Rounds:
             yield Compute(AggregateRound(number, contributions, dict(self._evidence)))
             return
         entrusted = self._protection.server == DECRYPTOR
-        self._decryption = (EntrustedDecryption if entrusted else Decryption)(
+        sealed = SealedRound(
             key,
             number,
             contributions,
-            dict(self._evidence),
-            self._protection,
             size=len(self._model.values),
-            attempt=current.opened.attempt,
+            evidence=dict(self._evidence),
             misses=dict(self._misses),
+            attempt=current.opened.attempt,
         )
+        self._decryption = (EntrustedDecryption if entrusted else Decryption)(sealed, self._protection)
         if len(speaking) < 2:
             yield from self._rest("a single cluster has merged anything: its update would be seen")
         elif self._decryption.given_up:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from ofl_iot.roles.commands import (
     Tell,
     WeighRound,
 )
-from ofl_iot.roles.decryption import DEADLINE, Decryption, RoundDecryption
+from ofl_iot.roles.decryption import DEADLINE, Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.decryptor import DecryptorMachine
 from ofl_iot.roles.entrusted import EntrustedDecryption
 from ofl_iot.roles.events import (
@@ -255,16 +256,20 @@ class Circle:
             out.append(Contributed(name, protected.payload, 10, 1, 1))
         return tuple(out)
 
+    def sealed(self, contributions: tuple[Contributed, ...], round_no: int = 1, **more: Any) -> SealedRound:
+        """Contributions under the key that was made."""
+        key = self.office.maker.key
+        assert key is not None
+        return SealedRound(key, round_no, contributions, SIZE, **more)
+
     def decrypt(
         self, contributions: tuple[Contributed, ...], round_no: int = 1, *, wait_s: float = 200.0, attempt: int = 0
     ) -> RoundAggregated | None:
         """The rounds' part: scores, weights, model."""
-        key = self.office.maker.key
-        assert key is not None
         self.office.result = None
         self.office.failures = []
         form = Decryption if self.rules.server == COORDINATOR else EntrustedDecryption
-        self.office.decryption = form(key, round_no, contributions, {}, self.rules, size=SIZE, attempt=attempt)
+        self.office.decryption = form(self.sealed(contributions, round_no, attempt=attempt), self.rules)
         self.carry_out(COORDINATOR, list(self.office.decryption.begin()))
         self.wait(wait_s, lambda: self.office.result is not None)
         return self.office.result

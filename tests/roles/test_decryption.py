@@ -16,11 +16,11 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Message, Part
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import AnswerDecryption, Contributed, FinishRound, KeyMaterial, ScoreRound, WeighRound
-from ofl_iot.roles.decryption import WRONG, Decryption, candidates
+from ofl_iot.roles.commands import AnswerDecryption, FinishRound, KeyMaterial, ScoreRound, WeighRound
+from ofl_iot.roles.decryption import WRONG, Decryption
 from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, RoundAggregated
 from ofl_iot.roles.rules import ProtectionRules
-from tests.roles.circle import RULES, SIZE, Circle, lossy, mean_of, names, updates_of
+from tests.roles.circle import RULES, Circle, lossy, mean_of, names, updates_of
 
 A, B, C, D = names(4)
 
@@ -99,9 +99,7 @@ def test_all_leaders_must_decrypt_where_the_rules_say_so() -> None:
     rules = ProtectionRules(threshold="all", s_factor="mean", resend_s=2.0)
     circle, updates = circle_of(3, rules=rules), updates_of(names(3))
     contributions = circle.contributions(updates)
-    key = circle.office.maker.key
-    assert key is not None
-    assert Decryption(key, 1, contributions[:2], {}, rules, size=SIZE).given_up
+    assert Decryption(circle.sealed(contributions[:2]), rules).given_up
     check(circle.decrypt(contributions), updates, 3)
 
 
@@ -131,9 +129,7 @@ def test_a_coordinator_killed_in_the_middle_decrypts_the_same_round_again() -> N
 
 def test_a_share_of_someone_who_was_not_asked_is_refused() -> None:
     circle = circle_of(3)
-    key = circle.office.maker.key
-    assert key is not None
-    decryption = Decryption(key, 1, circle.contributions(updates_of((A, B))), {}, RULES, size=SIZE)
+    decryption = Decryption(circle.sealed(circle.contributions(updates_of((A, B)))), RULES)
     (part,) = split_body(b"share", 1, 1, "scores.0.1")
     with pytest.raises(RefusedError, match="leader-2 is not asked to decrypt"):
         list(decryption.receive(C, part, 0.0))
@@ -141,9 +137,7 @@ def test_a_share_of_someone_who_was_not_asked_is_refused() -> None:
 
 def test_a_share_for_an_earlier_request_is_confirmed_and_dropped() -> None:
     circle = circle_of(2)
-    key = circle.office.maker.key
-    assert key is not None
-    decryption = Decryption(key, 1, circle.contributions(updates_of((A, B))), {}, RULES, size=SIZE)
+    decryption = Decryption(circle.sealed(circle.contributions(updates_of((A, B)))), RULES)
     list(decryption.requested(DecryptionRequested(1, "scores", b"request"), 0.0))
     (part,) = split_body(b"share", 1, 1, "scores.0.0")
     with pytest.raises(LateError, match=r"a share for scores\.0\.0, not scores\.0\.1"):
@@ -153,9 +147,7 @@ def test_a_share_for_an_earlier_request_is_confirmed_and_dropped() -> None:
 
 def test_results_of_another_round_or_stage_are_void() -> None:
     circle = circle_of(2)
-    key = circle.office.maker.key
-    assert key is not None
-    decryption = Decryption(key, 1, circle.contributions(updates_of((A, B))), {}, RULES, size=SIZE)
+    decryption = Decryption(circle.sealed(circle.contributions(updates_of((A, B)))), RULES)
     assert list(decryption.requested(DecryptionRequested(2, "scores", b"x"), 0.0)) == []
     assert list(decryption.requested(DecryptionRequested(1, "model", b"x"), 0.0)) == []
 
@@ -246,10 +238,8 @@ def test_a_well_formed_but_wrong_share_is_found_by_leaving_its_sender_out(stage:
 def test_whoever_failed_before_is_doubted_first() -> None:
     circle = circle_of(4)
     contributions = circle.contributions(updates_of(names(4)))
-    key = circle.office.maker.key
-    assert key is not None
-    assert candidates(key, 1, contributions, {C: 1})[0] == C
-    first = {candidates(key, round_no, contributions, {})[0] for round_no in range(4)}
+    assert circle.sealed(contributions, misses={C: 1}).candidates()[0] == C
+    first = {circle.sealed(contributions, round_no).candidates()[0] for round_no in range(4)}
     assert first == {A, B, C, D}, "and in some round it is everyone's turn"
 
 
@@ -315,10 +305,7 @@ def test_too_few_shares_do_not_decrypt() -> None:
 
 def test_the_silent_are_asked_again_at_half_time_and_the_link_back_sends_all() -> None:
     circle = circle_of(2)
-    key = circle.office.maker.key
-    assert key is not None
-    contributions: tuple[Contributed, ...] = circle.contributions(updates_of((A, B)))
-    decryption = Decryption(key, 1, contributions, {}, RULES, size=SIZE)
+    decryption = Decryption(circle.sealed(circle.contributions(updates_of((A, B)))), RULES)
     first = list(decryption.requested(DecryptionRequested(1, "scores", b"request"), 0.0))
     assert sum("DECRYPT" in str(command) for command in first) == 2
     decryption.link_lost()

@@ -19,7 +19,6 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import (
     AnswerDecryption,
     Command,
-    Contributed,
     FinalDecrypt,
     FinishRound,
     Publish,
@@ -509,10 +508,8 @@ def test_a_decryptor_killed_while_somebody_is_doubted_goes_on_doubting() -> None
 
 def test_the_coordinator_takes_numbers_from_the_decryptor_alone_and_for_this_ask() -> None:
     circle = circle_of()
-    key = circle.office.maker.key
-    assert key is not None
-    contributions: tuple[Contributed, ...] = circle.contributions(updates_of((A, B)))
-    entrusted = circle.office.decryption = EntrustedDecryption(key, 1, contributions, {}, ENTRUSTED, size=SIZE)
+    sealed = circle.sealed(circle.contributions(updates_of((A, B))))
+    entrusted = circle.office.decryption = EntrustedDecryption(sealed, ENTRUSTED)
     circle.carry_out(COORDINATOR, list(entrusted.requested(DecryptionRequested(1, "scores", b"x", (A, B)), 0.0)))
     (part,) = split_body(encode_body(ServerDecAnswer(b"\0" * 8)), 1, 1, "scores.0.0")
     report = dropped(circle.give(COORDINATOR, Arrived(Topic(Kind.SERVERDEC, A, COORDINATOR), part)))

@@ -14,8 +14,7 @@ from agents.reproduce.plan import Plan, Result
 from agents.reproduce.systems import BASELINES, FEDERATION, make_baseline, types_of
 from agents.reproduce.watch import Progress, Watch
 from agents.simulate import device_names
-from ofl_iot.baselines.head import AsynchronousServer
-from ofl_iot.baselines.server import RoundServer
+from ofl_iot.baselines.server import Server
 from ofl_iot.crypto.params import PARAMETER_SETS
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR, federation_id
@@ -102,7 +101,7 @@ def _done(world: VirtualWorld, watch: Watch) -> bool:
     machine = world.parties[COORDINATOR].machine
     if isinstance(machine, CoordinatorMachine):
         return machine.finished and len(watch.curve) >= watch.completed
-    return isinstance(machine, RoundServer | AsynchronousServer) and machine.idle
+    return isinstance(machine, Server) and machine.idle
 
 
 def _limit_s(plan: Plan) -> float:

@@ -10,13 +10,13 @@ parameters in SEAL's layout: degree 8192, so 4096 values a pack, and two polynom
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
-from ofl_iot.baselines.letters import Hello, Reply, Vector
-from ofl_iot.baselines.server import Judged
+from ofl_iot.baselines.fedavg import FedAvg
+from ofl_iot.baselines.letters import Reply, Vector
 from ofl_iot.errors import DecodeError
 
 PACK_VALUES = 4096
@@ -67,20 +67,8 @@ def in_packs(update: Vector) -> Vector:
     return rows.reshape(count, PACK_VALUES)
 
 
-class FedPhe:
+class FedPhe(FedAvg):
     """θ ← θ + Σ |D_i|·packs_i / Σ |D_i|, the sums over all devices: a pack that a device left out counts as zero."""
-
-    def __init__(self, initial: Vector) -> None:
-        self.model = initial
-        self._sizes: dict[str, int] = {}
-
-    def begin(self, hellos: Mapping[str, Hello]) -> None:
-        """Remember how many samples each device has."""
-        self._sizes = {device: hello.sample_count for device, hello in hellos.items()}
-
-    def models_for(self, device: str) -> Sequence[Vector]:  # noqa: ARG002
-        """The model."""
-        return (self.model,)
 
     def combine(self, round_no: int, replies: Mapping[str, Reply]) -> int:  # noqa: ARG002
         """Add the packs up, each weighed by its device's share of all samples; the rest is in the residuals."""
@@ -94,10 +82,6 @@ class FedPhe:
             work += len(packs.numbers) * CIPHERTEXT_BYTES // 8
         self.model = self.model + rows.ravel()[: len(self.model)]
         return work
-
-    def judged(self) -> list[Judged]:
-        """The model."""
-        return [Judged(self.model)]
 
 
 def _read(body: bytes) -> Packs:

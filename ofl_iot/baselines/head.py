@@ -18,17 +18,15 @@ from ofl_iot.baselines.letters import (
     Offer,
     Reply,
     Vector,
-    mailbox,
     pack_dense,
     post,
     read_letter,
     unpack_dense,
 )
 from ofl_iot.baselines.means import mixed, staleness_share, weighted_mean
-from ofl_iot.baselines.server import Judged, Judging, Schedule
+from ofl_iot.baselines.server import Judged, Schedule, Server
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.roles.commands import Command, Publish, tell
-from ofl_iot.roles.events import Evaluated, JobFailed, Started
 
 
 class Head(Protocol):
@@ -133,7 +131,7 @@ Grouping = Callable[[Mapping[str, Hello]], Mapping[str, list[str]]]
 """Members by head."""
 
 
-class AsynchronousServer:
+class AsynchronousServer(Server):
     """Takes each cluster's model in when it comes: θ ← (1 - a)·θ + a·θ_k, a = alpha·(lag + 1)^(-exponent).
 
     The lag is the number of models taken in since the head got its own. A round is over when there were as many as
@@ -143,35 +141,17 @@ class AsynchronousServer:
     def __init__(
         self, initial: Vector, grouping: Grouping, schedule: Schedule, *, alpha: float, exponent: float
     ) -> None:
+        super().__init__(schedule)
         self.model = initial
         self.heads: Mapping[str, list[str]] = {}
-        self.finished = False
         self._grouping = grouping
-        self._schedule = schedule
         self._alpha, self._exponent = alpha, exponent
-        self._judging = Judging(schedule.eval_every)
-        self._hellos: dict[str, Hello] = {}
         self._version = 0
 
-    def handle(self, event: Happening, now: float) -> list[Command]:  # noqa: ARG002
-        """Take an event, decide, and say what to do."""
-        return list(self._decide(event))
-
-    @property
-    def idle(self) -> bool:
-        """Whether the last round is closed and judged."""
-        return self.finished and not self._judging.busy
-
-    def _decide(self, event: Happening) -> Iterator[Command]:
-        if isinstance(event, Started):
-            yield from mailbox(COORDINATOR)
-        elif isinstance(event, Evaluated):
-            yield from self._judging.answer(event)
-        elif isinstance(event, JobFailed):
-            yield tell("job failed", "error", job=event.job, reason=event.reason)
-        elif isinstance(event, LetterArrived) and isinstance(event.letter, Hello):
+    def _receive(self, event: LetterArrived) -> Iterator[Command]:
+        if isinstance(event.letter, Hello):
             yield from self._greeted(event.sender, event.letter)
-        elif isinstance(event, LetterArrived) and isinstance(event.letter, Reply) and not self.finished:
+        elif isinstance(event.letter, Reply) and not self.finished:
             yield from self._take_in(event.sender, event.letter)
 
     def _greeted(self, sender: DeviceId, hello: Hello) -> Iterator[Command]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,16 +104,14 @@ class _Round:
     replies: dict[str, Reply] = field(default_factory=dict)
 
 
-class RoundServer:
-    """Offers models to all devices, waits for all answers, combines, and so on."""
+class Server(ABC):
+    """What every server does: opens its mailbox, and has its models judged."""
 
-    def __init__(self, strategy: Strategy, schedule: Schedule) -> None:
-        self.strategy = strategy
+    def __init__(self, schedule: Schedule) -> None:
         self.finished = False
         self._schedule = schedule
         self._judging = Judging(schedule.eval_every)
         self._hellos: dict[str, Hello] = {}
-        self._round: _Round | None = None
 
     def handle(self, event: Happening, now: float) -> list[Command]:  # noqa: ARG002
         """Take an event, decide, and say what to do."""
@@ -132,6 +131,19 @@ class RoundServer:
             yield tell("job failed", "error", job=event.job, reason=event.reason)
         elif isinstance(event, LetterArrived):
             yield from self._receive(event)
+
+    @abstractmethod
+    def _receive(self, event: LetterArrived) -> Iterator[Command]:
+        """A device wrote."""
+
+
+class RoundServer(Server):
+    """Offers models to all devices, waits for all answers, combines, and so on."""
+
+    def __init__(self, strategy: Strategy, schedule: Schedule) -> None:
+        super().__init__(schedule)
+        self.strategy = strategy
+        self._round: _Round | None = None
 
     def _receive(self, event: LetterArrived) -> Iterator[Command]:
         letter = event.letter

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from broker.policy import Party, may_publish, may_receive
 from ofl_iot.errors import TopicError
 from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.transport.mqtt import MqttLink, MqttSettings, TlsSettings
+from tests.certificates import Authority
 
 FEDERATION = FederationId("access")
 TOPICS = Topics(FEDERATION)
@@ -100,6 +106,32 @@ async def received_by(name: str, doors: dict[str, Door], recorder: Any, eventual
             assert watcher.publish(topic, b"x", qos=1)
         await eventually(lambda: {delivery.topic for delivery in heard.deliveries} >= may_be_received_by(name))
         return {delivery.topic for delivery in heard.deliveries}
+
+
+def disguised(how: str, door: Door, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+    """A member's way in, taken by an outsider; any other name of an outsider leaves it as it is."""
+    assert door.tls is not None
+    if how == "without certificate":
+        return Door(door.port, TlsSettings(ca=door.tls.ca))
+    if how == "stranger":
+        mine = Authority(folder / "foreign").issue(DEVICE)
+        return Door(door.port, TlsSettings(ca=door.tls.ca, cert=mine.cert, key=mine.key))
+    if how == "old protocol":
+        context = door.tls.context()
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        monkeypatch.setattr(TlsSettings, "context", lambda _: context)
+    return door
+
+
+async def refused(link: MqttLink, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture) -> str:
+    """What a link says of a broker that does not let it in, however often it tries."""
+    heard = recorder()
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+        link.start(heard)
+        await eventually(lambda: caplog.text.count("no link to the broker") >= 3)
+        await link.stop()
+    assert heard.events == []
+    return caplog.text
 
 
 def may_be_published_by(name: str) -> set[str]:

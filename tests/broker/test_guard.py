@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -29,12 +28,8 @@ from tests.broker.access import (
     present,
     published_by,
     received_by,
+    refused,
 )
-
-
-@pytest.fixture
-def hands(recorder: Any, eventually: Any) -> tuple[Any, Any]:
-    return recorder, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -128,12 +123,5 @@ def test_a_federation_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[st
 
 async def refusal(make: Any, hands: Any, name: str, caplog: pytest.LogCaptureFixture, **changes: Any) -> str:
     """What the link says of a broker that does not let it in."""
-    recorder, eventually = hands
     async with EmbeddedBroker(federation=FEDERATION) as broker:
-        link, heard = make(Door(broker.port).settings(**changes), name), recorder()
-        with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
-            link.start(heard)
-            await eventually(lambda: caplog.text.count("no link to the broker") >= 2)
-            await link.stop()
-        assert heard.events == []
-    return caplog.text
+        return await refused(make(Door(broker.port).settings(**changes), name), *hands, caplog)

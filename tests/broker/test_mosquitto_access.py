@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +25,14 @@ from tests.broker.access import (
     PARTIES,
     TOPICS,
     Door,
+    disguised,
     echo_of,
     may_be_published_by,
     may_be_received_by,
     present,
     published_by,
     received_by,
+    refused,
     whole_pattern_tree,
     whole_tree,
 )
@@ -94,11 +94,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return Site(authority, folder / "broker", port)
 
 
-@pytest.fixture
-def hands(recorder: Any, eventually: Any) -> tuple[Any, Any]:
-    return recorder, eventually
-
-
 @pytest.mark.parametrize("name", PARTIES)
 def test_everything_a_party_may_publish_gets_through_and_nothing_else(name: str, site: Site, hands: Any) -> None:
     async def story() -> None:
@@ -121,29 +116,14 @@ def test_everything_a_party_may_read_reaches_it_and_nothing_else(name: str, site
 def test_an_outsider_is_not_let_in(
     outsider: str, site: Site, hands: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder, eventually = hands
-    door = site.door(DEVICE if outsider == "old protocol" else outsider)
-    assert door.tls is not None
-    if outsider == "without certificate":
-        door = Door(site.port, TlsSettings(ca=door.tls.ca))
-    elif outsider == "stranger":
-        mine = Authority(site.folder / "foreign").issue(DEVICE)
-        door = Door(site.port, TlsSettings(ca=door.tls.ca, cert=mine.cert, key=mine.key))
-    elif outsider == "old protocol":
-        context = door.tls.context()
-        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
-        monkeypatch.setattr(TlsSettings, "context", lambda _: context)
+    bearer = outsider if outsider in ("revoked", "late") else DEVICE
+    door = disguised(outsider, site.door(bearer), site.folder, monkeypatch)
 
     async def story() -> None:
         async with site.open():
-            link, heard = MqttLink(door.settings(), DEVICE), recorder()
-            link.start(heard)
-            await eventually(lambda: caplog.text.count("no link to the broker") >= 3)
-            assert heard.events == []
-            await link.stop()
+            await refused(MqttLink(door.settings(), DEVICE), *hands, caplog)
 
-    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
-        asyncio.run(story())
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("file", ["wild", "plus"])

@@ -22,6 +22,7 @@ from ofl_iot.roles.commands import (
     Publish,
     TrainLocally,
 )
+from ofl_iot.roles.contributing import CONTRIBUTE
 from ofl_iot.roles.device import DeviceMachine
 from ofl_iot.roles.events import (
     Arrived,
@@ -38,7 +39,7 @@ from ofl_iot.roles.events import (
     TimerFired,
 )
 from ofl_iot.roles.keeper import KeeperMachine
-from ofl_iot.roles.leader import CONTRIBUTE, LeaderMachine
+from ofl_iot.roles.leader import LeaderMachine
 from ofl_iot.roles.machine import Machine
 
 _FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.ROUND_OPEN, Kind.MANIFEST, Kind.GLOBAL_PART}

@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from ofl_iot.errors import LateError, RefusedError
-from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.ids import DeviceId
 from ofl_iot.opportunity.merge import stalest_blocks
 from ofl_iot.protocol.chunks import Chunk
-from ofl_iot.protocol.codec import decode, encode, encode_body
+from ofl_iot.protocol.codec import encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
     Block,
@@ -32,7 +31,6 @@ from ofl_iot.protocol.messages import (
     Receipt,
     RoundOpen,
 )
-from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.cluster_model import ClusterModel
@@ -40,15 +38,14 @@ from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
     Compute,
-    KeyMaterial,
     Persist,
     ProtectContribution,
     Publish,
-    SetTimer,
     Subscribe,
     Unsubscribe,
     tell,
 )
+from ofl_iot.roles.contributing import RESEND, Contributing, Keys
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
@@ -60,24 +57,15 @@ from ofl_iot.roles.events import (
     TimerFired,
 )
 from ofl_iot.roles.intake import FETCH, GlobalIntake
+from ofl_iot.roles.journal import TABLE as JOURNAL
+from ofl_iot.roles.journal import Journal
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.merging import Merging
 from ofl_iot.roles.observation import Observer
-from ofl_iot.roles.part_sender import PartSender
 from ofl_iot.roles.rules import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
-STATE, JOURNAL, OFFICE = "leader.state", "leader.journal", "leader.office"
-CONTRIBUTE = "contribute"
-_RESEND = "leader.resend"
-
-
-class JournalRow(msgspec.Struct, frozen=True, array_like=True):
-    """A merged chunk and the step it was merged with, so that a replay gives the same model."""
-
-    device: str
-    step: float
-    chunk: bytes
+STATE, OFFICE = "leader.state", "leader.office"
 
 
 @dataclass(frozen=True)
@@ -98,15 +86,6 @@ class LeaderProfile:
         return self.model + self.layout.size.to_bytes(8, "little") + self.layout.block_size.to_bytes(8, "little")
 
 
-class Keys(Protocol):
-    """Where the leader finds the joint key; whoever takes part in its making fills it."""
-
-    @property
-    def material(self) -> KeyMaterial | None:
-        """The joint key, or None while there is none."""
-        ...
-
-
 class LeaderMachine:
     """One leader's decisions; it is idle until an assignment names its device as the leader."""
 
@@ -114,17 +93,13 @@ class LeaderMachine:
         self.profile = profile
         self._rules = rules
         self._merging = merging
-        self._keys = keys
         self.cluster: ClusterModel | None = None
         self._assignment: Assignment | None = None
         self._seen: tuple[int, ...] = (0, 0)
         """Term and revision of the last assignment."""
         self._members: dict[str, int] = {}
-        self._journal_rows = 0
-        self._next_row = 0
-        self._linked = False
-        self._round: RoundOpen | None = None
-        self._sender: PartSender | None = None
+        self._journal = Journal()
+        self._contributing = Contributing(profile.device, keys, encrypted=profile.encrypted, resend_s=rules.resend_s)
         self._intake = GlobalIntake(profile.layout.size)
         self._observer = Observer()
 
@@ -148,21 +123,19 @@ class LeaderMachine:
         if isinstance(event, Started):
             yield from self._start(event.stored)
         elif isinstance(event, LinkUp):
-            self._linked = True
+            self._contributing.link_up()
             if self.leading:
                 yield from self._subscribe()
-                yield from self._send_parts(now)
+                yield from self._contributing.send_due(now)
         elif isinstance(event, LinkDown):
-            self._linked = False
+            self._contributing.link_lost()
             self._observer.link_lost()
-            if self._sender:
-                self._sender.link_lost()
         elif isinstance(event, Arrived):
             yield from self._receive(event, now)
         elif isinstance(event, ContributionProtected):
             yield from self._protected(event, now)
-        elif isinstance(event, TimerFired) and event.name == _RESEND:
-            yield from self._send_parts(now)
+        elif isinstance(event, TimerFired) and event.name == RESEND:
+            yield from self._contributing.send_due(now)
         elif isinstance(event, TimerFired) and event.name == FETCH:
             yield from self._intake.timer(now)
         elif isinstance(event, JobFailed):
@@ -182,17 +155,11 @@ class LeaderMachine:
         self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
         cluster = ClusterModel.restored(self.profile.layout, state["cluster"], self.profile.max_energy)
         self._merging.restore(state["merging"])
-        for row_no, stored_row in stored.get(JOURNAL, {}).items():
-            row = msgspec.msgpack.decode(stored_row, type=JournalRow)
-            chunk = decode(Kind.UPDATE, row.chunk)
-            assert isinstance(chunk, Chunk)  # noqa: S101  # what the journal stored is a chunk
-            cluster.merge(row.device, chunk, row.step, self._merging.effort(chunk))
-            self._next_row = int(row_no) + 1
-        self._journal_rows = len(stored.get(JOURNAL, {}))
+        self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging)
         self.cluster = cluster
         if cluster.frozen is not None:
             if "body" in state:
-                self._sender = self._sender_of(state["body"], cluster.frozen_round)
+                self._contributing.load(state["body"], cluster)
             else:
                 cluster.thaw()  # nothing of it has left: the round asks again
         yield from self._subscribe()
@@ -222,7 +189,7 @@ class LeaderMachine:
             self.cluster = ClusterModel(
                 self.profile.layout, assignment.term, assignment.members, self.profile.max_energy
             )
-            self._round = self._sender = None
+            self._contributing.forget()
             self._intake.forget()
         self._take_members(assignment)
         yield Persist(
@@ -245,7 +212,8 @@ class LeaderMachine:
         self._members = {member.device: member.sample_count for member in assignment.members}
 
     def _resign(self, assignment: Assignment) -> Iterator[Command]:
-        self.cluster = self._assignment = self._round = self._sender = None
+        self.cluster = self._assignment = None
+        self._contributing.forget()
         self._intake.forget()
         yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL), self._stored_seen()))
         yield tell("no longer leading", term=assignment.term, leader=assignment.leader)
@@ -254,7 +222,7 @@ class LeaderMachine:
         yield Unsubscribe(Kind.PULL, receiver=me)
         for kind in (Kind.GLOBAL_PART, Kind.MANIFEST, Kind.ROUND_OPEN):
             yield Unsubscribe(kind)
-        yield CancelTimer(_RESEND)
+        yield CancelTimer(RESEND)
         yield from self._intake.stop()
 
     # --- messages
@@ -296,14 +264,11 @@ class LeaderMachine:
             step = cluster.bounded(chunk, wanted)
             if step != wanted:
                 yield tell("chunk weighed down", "warning", device=sender, seq=chunk.seq, to=step / wanted)
-            row = JournalRow(sender, step, encode(chunk))
             cluster.merge(sender, chunk, step, self._merging.effort(chunk))
             if chunk.term == cluster.term:
                 self._observer.chunk_arrived(sender, chunk, now)
-            yield Persist((Put(JOURNAL, self._next_row, msgspec.msgpack.encode(row)),))
-            self._next_row += 1
-            self._journal_rows += 1
-            if self._journal_rows >= self._rules.snapshot_chunks:
+            yield Persist((self._journal.enter(sender, chunk, step),))
+            if self._journal.length >= self._rules.snapshot_chunks:
                 yield Persist(tuple(self._snapshot()))
             yield tell("merged", "debug", device=sender, seq=chunk.seq, step=step, count=chunk.count)
         yield self._receipt(sender, (chunk.seq,))
@@ -352,47 +317,28 @@ class LeaderMachine:
 
     def _snapshot(self) -> list[StoreOp]:
         """The whole cluster model in place of the journal."""
-        self._journal_rows = 0
         return [
             Put(STATE, "cluster", self._office.snapshot()),
             Put(STATE, "merging", self._merging.snapshot()),
-            DeleteTable(JOURNAL),
+            self._journal.empty(),
         ]
 
     # --- rounds
 
     def _opened(self, opened: RoundOpen, now: float) -> Iterator[Command]:
         cluster = self._office
-        if not any(s.leader == self.profile.device and s.term == cluster.term for s in opened.seats):
+        if not self._contributing.take(opened, cluster):
             return
-        newest = max(cluster.frozen_round, self._round.round_no if self._round else 0)
-        if opened.round_no <= cluster.round_no or opened.round_no < newest:
-            return  # late news of an abandoned round: what is frozen belongs to its successor
-        again = self._round is not None and opened.attempt > self._round.attempt
-        self._round = opened
         if cluster.round_no != opened.base_round:
             yield from self._intake.fetch(now)  # the round stands on a global model that is not here yet
         elif cluster.frozen_round == opened.round_no:
-            if again and self._sender:
-                self._sender.restart()
-            yield from self._send_parts(now)
-        elif opened.round_no > cluster.round_no:
-            key = self._key_for(opened)
+            yield from self._contributing.send_due(now)
+        else:
+            key = self._contributing.key_for(opened)
             update = cluster.freeze(opened.round_no)
-            self._sender = None
+            self._contributing.unload()
             yield Persist((*self._snapshot(), Delete(STATE, "body")))
             yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key))
-
-    def _key_for(self, opened: RoundOpen) -> KeyMaterial | None:
-        """The key that the round names; None for a round in the clear, where that is allowed."""
-        if not opened.key_id:
-            if self.profile.encrypted and len(opened.seats) > 1:
-                raise RefusedError(f"round {opened.round_no} asks for cluster updates in the clear")
-            return None
-        material = self._keys.material
-        if material is None or material.key_id != opened.key_id:
-            raise LateError(f"round {opened.round_no} is under a key that is not here yet")
-        return material
 
     def _protected(self, event: ContributionProtected, now: float) -> Iterator[Command]:
         if self.cluster is None or self.cluster.frozen_round != event.round_no:
@@ -407,27 +353,13 @@ class LeaderMachine:
             effort=self.cluster.frozen_effort,
         )
         body = encode_body(contribution)
-        self._sender = self._sender_of(body, event.round_no)
+        self._contributing.load(body, self.cluster)
         yield Persist((Put(STATE, "body", body),))
-        yield from self._send_parts(now)
-
-    def _sender_of(self, body: bytes, round_no: int) -> PartSender:
-        parts = split_body(body, self._office.term, round_no, CONTRIBUTE)
-        return PartSender(parts, resend_s=self._rules.resend_s)
-
-    def _send_parts(self, now: float) -> Iterator[Command]:
-        if self._sender is None or self._sender.done or not self._linked:
-            return
-        for part in self._sender.due(now):
-            yield Publish(Topic(Kind.CONTRIBUTION, self.profile.device), part)
-        yield SetTimer(_RESEND, now + self._rules.resend_s)
+        yield from self._contributing.send_due(now)
 
     def _part_receipt(self, sender: DeviceId, receipt: PartReceipt, now: float) -> Iterator[Command]:
-        if sender != COORDINATOR:
-            raise RefusedError(f"{sender} is not the coordinator")
-        if self._sender and self.cluster and receipt.round_no == self.cluster.frozen_round:
-            self._sender.confirm(receipt.parts)
-            yield from self._send_parts(now)
+        if self._contributing.confirm(sender, receipt, self.cluster):
+            yield from self._contributing.send_due(now)
 
     # --- the global model
 
@@ -450,18 +382,16 @@ class LeaderMachine:
         if version is None:
             return
         round_no = version.manifest.round_no
-        included = self._sender is not None and any(
-            (i.leader, i.round_no, i.digest) == (self.profile.device, cluster.frozen_round, self._sender.digest)
-            for i in version.manifest.included
-        )
+        included = self._contributing.included_in(version.manifest, cluster)
         served = cluster.adopt(version.values, round_no, included=included)
-        self._sender = None
+        self._contributing.unload()
         yield Persist((*self._snapshot(), Delete(STATE, "body")))
         yield from self._intake.stop()
-        yield CancelTimer(_RESEND)
+        yield CancelTimer(RESEND)
         yield tell("global model adopted", "debug", round_no=round_no, included=included)
         for device in served:
             if device in self._members:
                 yield self._receipt(DeviceId(device), ())
-        if self._round and self._round.round_no > cluster.round_no:
-            yield from self._opened(self._round, now)
+        opened = self._contributing.opened
+        if opened and opened.round_no > cluster.round_no:
+            yield from self._opened(opened, now)

@@ -20,7 +20,7 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.leader import JOURNAL
+from ofl_iot.roles.journal import TABLE as JOURNAL
 from ofl_iot.roles.outbox import TABLE as OUTBOX
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (

@@ -38,7 +38,8 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
-from ofl_iot.roles.leader import JOURNAL, OFFICE, STATE, LeaderMachine
+from ofl_iot.roles.journal import TABLE as JOURNAL
+from ofl_iot.roles.leader import OFFICE, STATE, LeaderMachine
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     MODEL,
@@ -46,6 +47,7 @@ from tests.roles.parties import (
     A,
     B,
     C,
+    NoKeys,
     Unweighted,
     arrived,
     assigned,
@@ -612,7 +614,7 @@ def test_the_stored_books_of_another_model_are_dropped() -> None:
     persist(store, machine.handle(assigned(office()), 0.0))
     persist(store, give_model(machine, 0))
     profile = type(machine.profile)(A, b"othermod", BlockLayout(8, 4), encrypted=False)
-    other = LeaderMachine(profile, machine._rules, machine._merging, machine._keys)
+    other = LeaderMachine(profile, machine._rules, machine._merging, NoKeys())
     assert "stored cluster model dropped" in told(other.handle(Started(store.load()), 0.0))
     assert not other.leading
     other.handle(assigned(office(2)), 0.5)

@@ -48,7 +48,8 @@ from ofl_iot.roles.global_model import GlobalModel
 from ofl_iot.roles.inheritance import Inheritance
 from ofl_iot.roles.machine import collect
 from ofl_iot.roles.roster import Roster
-from ofl_iot.roles.rounds import OPEN, RoundCounter, Rounds
+from ofl_iot.roles.round_books import RoundCounter
+from ofl_iot.roles.rounds import OPEN, Rounds
 from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Stored
 
@@ -105,7 +106,7 @@ class CoordinatorMachine:
     @property
     def counter(self) -> RoundCounter:
         """Where the rounds stand."""
-        return self._rounds.counter
+        return self._rounds.books.counter
 
     @property
     def doubled_chunks(self) -> int:
@@ -138,7 +139,7 @@ class CoordinatorMachine:
         if isinstance(event, RoundAggregated):
             yield from self._rounds.close(event)
         elif isinstance(event, KeysMade):
-            yield from self._rounds.keys_made(event)
+            yield from self._rounds.key.made(event)
             plan = self._proposal
             if plan and plan.term == self.roster.highest_term and not self._rounds.making_key:
                 yield from self._adopt(plan, now)
@@ -205,7 +206,7 @@ class CoordinatorMachine:
                     yield CancelTimer(_GATHER)
                     yield from self._inherit(now)
             elif self.roster.plan:
-                self._rounds.recluster_soon()
+                self._rounds.books.recluster_soon()
                 yield Persist(tuple(self.roster.stored()))
                 yield from self._republish(now)
 
@@ -229,7 +230,7 @@ class CoordinatorMachine:
             yield tell("no model to take over", "warning", reason="the broker holds nothing: going on from our own")
             yield from self._end_of_reading()
             if self.roster.plan:
-                self._rounds.recluster_soon()
+                self._rounds.books.recluster_soon()
                 yield from self._rounds.resume(now)
                 yield from self._republish(now)
                 yield from self._watch_absent_leaders(now)
@@ -268,7 +269,7 @@ class CoordinatorMachine:
         yield Persist(tuple(ops))
         yield from self._adopt(plan, now)
         yield from self._model.publish()
-        yield from self._rounds.prepare_key(plan.term, leaders(plan), now)
+        yield from self._rounds.key.prepare(plan.term, leaders(plan), now)
         yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
 
     # --- the fleet
@@ -288,14 +289,14 @@ class CoordinatorMachine:
         if self._nothing_left_to_learn():
             yield from self._conclude()
         if not self.finished:
-            yield SetTimer(OPEN, now + self._rounds.interval_s)
+            yield SetTimer(OPEN, now + self._rounds.books.interval_s)
 
     def _nothing_left_to_learn(self) -> bool:
         """Of a run that is to end: every device has spent its privacy budget, and rounds find too little to merge.
 
         What a single cluster still holds stays out: alone it would be seen.
         """
-        return bool(self._rounds_rules.count) and self._rounds.idle and self.roster.budgets_spent()
+        return bool(self._rounds_rules.count) and self._rounds.books.idle and self.roster.budgets_spent()
 
     def _conclude(self) -> Iterator[Command]:
         """The present model is the last one."""
@@ -316,7 +317,7 @@ class CoordinatorMachine:
         """Plan anew. The leaders to come make their key first; until it is there the present ones stay in office."""
         self._proposal, ops = self.roster.propose(now, self._rounds.failing)
         yield Persist(tuple(ops))
-        yield from self._rounds.prepare_key(self._proposal.term, leaders(self._proposal), now)
+        yield from self._rounds.key.prepare(self._proposal.term, leaders(self._proposal), now)
         if not self._rounds.making_key:
             yield from self._adopt(self._proposal, now)
 
@@ -370,7 +371,7 @@ class CoordinatorMachine:
         if ops:
             yield Persist(tuple(ops))
         if self.roster.heed_term(status.term) and self.roster.plan:
-            self._rounds.recluster_soon()
+            self._rounds.books.recluster_soon()
         if self._inheritance:
             return
         if not status.online:

@@ -8,9 +8,8 @@ Algorithm 4. Every step is durable before it is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-import msgspec
 import numpy as np
 
 from ofl_iot.errors import LateError, RefusedError
@@ -32,36 +31,20 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.decryption import Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.entrusted import EntrustedDecryption, confirm
-from ofl_iot.roles.events import DecryptionRequested, JobFailed, KeysMade, RoundAggregated
+from ofl_iot.roles.events import DecryptionRequested, JobFailed, RoundAggregated
 from ofl_iot.roles.global_model import GlobalModel
-from ofl_iot.roles.key_maker import KeyMaker
 from ofl_iot.roles.roster import Roster
 from ofl_iot.roles.round import OpenRound
+from ofl_iot.roles.round_books import RoundBooks
+from ofl_iot.roles.round_key import RoundKey
 from ofl_iot.roles.rules import ProtectionRules, RoundRules
-from ofl_iot.roles.storage import Put, Stored, StoreOp
+from ofl_iot.roles.storage import Stored, StoreOp
 
-STATE = "coordinator.rounds"
 OPEN = "coordinator.open"
 _REMIND, _DEADLINE = "coordinator.remind", "coordinator.deadline"
 _REMIND_S = 5.0
 _KEY_RETRY_S = 1.0
 _MISSES_BEFORE_REPLACEMENT = 2
-_IDLE_BEFORE_SLOWER = 2
-"""Rounds in a row without enough to merge that are still taken for chance."""
-
-
-class RoundCounter(msgspec.Struct, frozen=True, array_like=True):
-    """Where the rounds stand."""
-
-    closed: int = 0
-    """Number of the last closed round: the version of the global model."""
-    opened: int = 0
-    """Number of the last opened round."""
-    attempt: int = 0
-    """Grows when an open round's contributions were lost with the process."""
-    completed: int = 0
-    """Rounds closed, abandoned ones not counted."""
-    since_reclustering: int = 0
 
 
 class Rounds:
@@ -72,8 +55,8 @@ class Rounds:
         self._roster = roster
         self._rules = rules
         self._protection = protection
-        self._keys = KeyMaker(protection)
-        self.counter = RoundCounter()
+        self.key = RoundKey(model, roster, protection)
+        self.books = RoundBooks(rules)
         self.doubled_chunks = 0
         self.ended = False
         """Set when a round ended; the coordinator then does what is done between rounds."""
@@ -81,44 +64,36 @@ class Rounds:
         """Leaders that did not do their part and are to be replaced between rounds."""
         self._round: OpenRound | None = None
         self._decryption: RoundDecryption | None = None
-        self._evidence: dict[str, float] = {}
         self._misses: dict[str, int] = {}
-        self._idle = 0
-        """Rounds in a row in which too few clusters had merged anything."""
         self._overdue = False
         """Whether a round waits for its key."""
-        self._without_key: set[DeviceId] = set()
-        """Devices that did not do their part since a key was last made."""
 
     # --- life
 
     def restore(self, stored: Stored) -> None:
         """Take up what an earlier process left."""
-        rows = stored.get(STATE, {})
-        self._keys.restore(stored)
-        if "counter" in rows:
-            self.counter = msgspec.msgpack.decode(rows["counter"], type=RoundCounter)
-            self._evidence = msgspec.msgpack.decode(rows["evidence"], type=dict[str, float])
+        self.key.maker.restore(stored)
+        self.books.restore(stored)
 
     def resume(self, now: float) -> Iterator[Command]:
         """After a restart: the round that was open is opened again, its contributions are asked for again."""
-        if self.counter.opened > self.counter.closed and self._key_at_hand():
-            self.counter = msgspec.structs.replace(self.counter, attempt=self.counter.attempt + 1)
-            yield Persist(self._stored())
+        if self.books.interrupted and self.key.at_hand:
+            self.books.open_again()
+            yield Persist(self.books.stored())
             yield from self._open(now)
         else:
             yield SetTimer(OPEN, now + self._rules.interval_s)
 
     def inherit(self, round_no: int, completed: int) -> tuple[StoreOp, ...]:
         """Count on from where another coordinator stood."""
-        self.counter = RoundCounter(closed=round_no, opened=round_no, completed=completed)
-        return self._stored()
+        self.books.inherit(round_no, completed)
+        return self.books.stored()
 
     def say_again(self, now: float) -> Iterator[Command]:
         """The link is back: the open round and everything unconfirmed is said again."""
         yield from self._remind(now)
-        self._keys.link_lost()
-        yield from self._keys.send_due(now)
+        self.key.maker.link_lost()
+        yield from self.key.maker.send_due(now)
         if self._decryption:
             self._decryption.link_lost()
             yield from self._decryption.send_due(now)
@@ -126,26 +101,12 @@ class Rounds:
     @property
     def making_key(self) -> bool:
         """Whether leaders, present or to come, make their key."""
-        return self._keys.under_way
+        return self.key.maker.under_way
 
     @property
     def failing(self) -> set[DeviceId]:
         """Devices that should not be elected now."""
-        return self.lost | self._without_key
-
-    @property
-    def interval_s(self) -> float:
-        """From now to the opening of the next round: while nobody has work to merge, rounds become rarer.
-
-        interval · 2^(idle - 2), at most `idle_interval_s`
-        """
-        doublings = min(max(0, self._idle - _IDLE_BEFORE_SLOWER), 64)
-        return max(self._rules.interval_s, min(self._rules.interval_s * 2.0**doublings, self._rules.idle_interval_s))
-
-    @property
-    def idle(self) -> bool:
-        """Whether rounds have found too little to merge more often than by chance."""
-        return self._idle > _IDLE_BEFORE_SLOWER
+        return self.lost | self.key.failing
 
     @property
     def aggregating(self) -> bool:
@@ -156,24 +117,13 @@ class Rounds:
         """New leaders, new record."""
         self._misses.clear()
         self.lost.clear()
-        self.counter = msgspec.structs.replace(self.counter, since_reclustering=0)
-
-    def recluster_soon(self) -> None:
-        """Cluster anew after this round, whatever the interval."""
-        self.counter = msgspec.structs.replace(self.counter, since_reclustering=self._rules.recluster_every or 1)
-
-    def prepare_key(self, term: int, leaders: Sequence[DeviceId], now: float) -> Iterator[Command]:
-        """Let leaders make their key before the first round of their term; where it cannot be yet, it is made then."""
-        members = self._roster.key_members(leaders)
-        if self._protection.mode == "threshold" and len(leaders) > 1 and members is not None:
-            yield from self._model.claim_term()
-            yield from self._keys.begin(term, members, now)
+        self.books.reclustered()
 
     def seat_lost(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """A leader was replaced: its contribution to the open round does not count, its key generation is void."""
         self._misses.pop(leader, None)
-        if self._keys.under_way:
-            yield from self._keys.stop()
+        if self.making_key:
+            yield from self.key.maker.stop()
             yield SetTimer(OPEN, now + _KEY_RETRY_S)
         if self._round and not self._round.aggregating:
             self._round.drop(leader)
@@ -191,7 +141,7 @@ class Rounds:
         elif name == _DEADLINE:
             yield from self._deadline(now)
         elif name == key_maker.RESEND:
-            yield from self._keys.send_due(now)
+            yield from self.key.maker.send_due(now)
         elif name == key_maker.DEADLINE:
             yield from self._key_failed()
         elif name == decryption.RESEND and self._decryption:
@@ -206,8 +156,8 @@ class Rounds:
         The failure of a job whose round or key generation is over already concerns nobody.
         """
         if event.job == MakeKeys.__name__:
-            if self._keys.is_making(event.term, event.attempt):
-                self._keys.blame(event.culprits)
+            if self.key.maker.is_making(event.term, event.attempt):
+                self.key.maker.blame(event.culprits)
                 yield from self._key_failed()
         elif self._round is None or event.round_no != self._round.opened.round_no:
             return
@@ -220,19 +170,17 @@ class Rounds:
 
     def _key_failed(self) -> Iterator[Command]:
         """Who did not do its part is replaced, then a key is made anew."""
-        if not self._keys.under_way:
+        if not self.making_key:
             return
-        missing = self._keys.missing()
-        yield tell("key generation failed", "warning", missing=sorted(missing))
-        self.lost.update(DeviceId(leader) for leader in missing)
-        self._without_key |= self.lost
-        yield from self._keys.stop()
+        self.lost.update(map(DeviceId, self.key.maker.missing()))
+        self.key.failing |= self.lost
+        yield from self.key.give_up()
         self.ended = True
 
     def receive(self, kind: Kind, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
         """A part or a receipt from a leader."""
         if kind == Kind.KEYS:
-            yield from self._keys.receive(sender, message, now)
+            yield from self.key.maker.receive(sender, message, now)
         elif kind in (Kind.SHARE, Kind.SERVERDEC):
             if self._decryption is None:
                 if isinstance(message, Part):
@@ -242,11 +190,6 @@ class Rounds:
             yield from self._abandon_if_given_up()
         elif isinstance(message, Part):
             yield from self._contribution(sender, message, now)
-
-    def keys_made(self, event: KeysMade) -> Iterator[Command]:
-        """The joint key is here."""
-        self._without_key.clear()
-        yield from self._keys.made(event)
 
     def open_if_overdue(self, now: float) -> Iterator[Command]:
         """The round that waited for its key can open."""
@@ -264,39 +207,27 @@ class Rounds:
         if self._round or self._model.final or not self._roster.seats():
             return
         # While leaders to come make their key no round opens, not even in the clear: it would reach into their term.
-        self._overdue = self._keys.under_way or not self._key_at_hand()
+        self._overdue = self.making_key or not self.key.at_hand
         if self._overdue:
             yield from self._make_key(now)
             return
-        opened = max(self.counter.opened, self.counter.closed) + 1
-        self.counter = msgspec.structs.replace(self.counter, opened=opened, attempt=0)
-        yield Persist(self._stored())
+        self.books.open_next()
+        yield Persist(self.books.stored())
         yield from self._open(now)
 
-    def _key_at_hand(self) -> bool:
-        return not self._encrypted() or self._keys.fits(self._roster.terms)
-
-    def _encrypted(self) -> bool:
-        """With a single cluster the global model is its model: there is nothing to hide."""
-        return self._protection.mode == "threshold" and len(self._roster.seats()) > 1
-
     def _make_key(self, now: float) -> Iterator[Command]:
-        if self._keys.under_way:
-            return
-        members = self._roster.key_members(self._roster.terms)
-        if members is not None:
-            yield from self._model.claim_term()
-            yield from self._keys.begin(self._roster.highest_term, members, now)
-        else:
+        if not self.making_key:
+            yield from self.key.make(now)
+        if not self.making_key:
             yield SetTimer(OPEN, now + _KEY_RETRY_S)
 
     def _open(self, now: float) -> Iterator[Command]:
-        key = self._keys.key if self._encrypted() else None
+        key = self.key.maker.key if self.key.needed else None
         opened = RoundOpen(
-            round_no=self.counter.opened,
-            attempt=self.counter.attempt,
+            round_no=self.books.counter.opened,
+            attempt=self.books.counter.attempt,
             seats=self._roster.seats(),
-            base_round=self.counter.closed,
+            base_round=self.books.counter.closed,
             deadline_s=self._rules.deadline_s,
             key_id=key.key_id if key else b"",
         )
@@ -354,7 +285,7 @@ class Rounds:
         if not speaking:
             yield from self._rest("no leader has merged anything")
             return
-        key = self._keys.key
+        key = self.key.maker.key
         if current.opened.key_id and (key is None or key.key_id != current.opened.key_id):
             yield from self.abandon("the joint key is gone")
             return
@@ -363,7 +294,7 @@ class Rounds:
         yield CancelTimer(_REMIND)
         number = current.opened.round_no
         if not current.opened.key_id or key is None:
-            yield Compute(AggregateRound(number, contributions, dict(self._evidence)))
+            yield Compute(AggregateRound(number, contributions, dict(self.books.evidence)))
             return
         entrusted = self._protection.server == DECRYPTOR
         sealed = SealedRound(
@@ -371,7 +302,7 @@ class Rounds:
             number,
             contributions,
             size=len(self._model.values),
-            evidence=dict(self._evidence),
+            evidence=dict(self.books.evidence),
             misses=dict(self._misses),
             attempt=current.opened.attempt,
         )
@@ -395,7 +326,7 @@ class Rounds:
 
     def _rest(self, reason: str) -> Iterator[Command]:
         """Too little was merged since the last model: what there is waits, and the next round may come later."""
-        self._idle += 1
+        self.books.rested()
         yield from self.abandon(reason)
 
     def _end(self) -> Iterator[Command]:
@@ -420,22 +351,15 @@ class Rounds:
         if not event.weights or not np.isfinite(values).all():
             yield from self.abandon("no usable contribution")
             return
-        self._idle = 0
         ops = self._settle(current, set(event.weights))
-        completed = self.counter.completed + 1
-        self.counter = RoundCounter(
-            closed=event.round_no,
-            opened=event.round_no,
-            completed=completed,
-            since_reclustering=self.counter.since_reclustering + 1,
-        )
-        self._evidence = event.evidence
+        self.books.close(event.round_no, event.evidence)
+        completed = self.books.counter.completed
         final = 0 < self._rules.count <= completed
         inclusions = current.inclusions(set(event.weights))
         self._model.advance(
             values, event.round_no, inclusions, lambda leader: self._roster.leads(DeviceId(leader)), final=final
         )
-        yield Persist((*ops, *self._model.stored(), *self._stored()))
+        yield Persist((*ops, *self._model.stored(), *self.books.stored()))
         yield tell(
             "round closed",
             round_no=event.round_no,
@@ -458,9 +382,3 @@ class Rounds:
                 self.doubled_chunks += doubled
                 ops.append(op)
         return ops
-
-    def _stored(self) -> tuple[StoreOp, ...]:
-        return (
-            Put(STATE, "counter", msgspec.msgpack.encode(self.counter)),
-            Put(STATE, "evidence", msgspec.msgpack.encode(self._evidence)),
-        )

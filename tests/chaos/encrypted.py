@@ -162,7 +162,7 @@ class EncryptedWorld(TallyWorld):
 
     def making_a_key(self) -> set[str]:
         """The leaders, present or to come, that were called to make a key."""
-        opened = self.coordinator._rounds._keys._opened if self.coordinator else None
+        opened = self.coordinator._rounds.key.maker._opened if self.coordinator else None
         return {member.leader for member in opened.members} if opened else set()
 
     def leaders(self) -> list[str]:

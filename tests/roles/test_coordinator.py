@@ -468,7 +468,7 @@ def test_a_failure_between_rounds_concerns_nobody() -> None:
 
 def test_a_key_of_an_earlier_attempt_that_fails_does_not_end_the_present_one() -> None:
     office = one_cluster()
-    office.machine._rounds._keys._opened = KeyOpen(2, 3, (), 1, "main")
+    office.machine._rounds.key.maker._opened = KeyOpen(2, 3, (), 1, "main")
     for term, attempt in ((2, 2), (1, 3)):
         failed = JobFailed("MakeKeys", "boom", term=term, attempt=attempt)
         assert told(office.give(failed)) == ["job failed"]
@@ -708,7 +708,7 @@ def test_an_aggregation_that_never_ends_has_a_deadline() -> None:
 
 def test_no_round_opens_while_the_leaders_to_come_make_their_key() -> None:
     office = one_cluster()
-    office.machine._rounds._keys._opened = KeyOpen(2, 1, (), 1, "main")
+    office.machine._rounds.key.maker._opened = KeyOpen(2, 1, (), 1, "main")
     assert published(office.give(TimerFired("coordinator.open")), Kind.ROUND_OPEN) == [], "not even in the clear"
-    office.machine._rounds._keys._opened = None
+    office.machine._rounds.key.maker._opened = None
     assert published(list(office.machine._rounds.open_if_overdue(0.0)), Kind.ROUND_OPEN)

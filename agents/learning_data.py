@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
-from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
 from ofl_iot.workloads.dense import DenseNet, Samples
+from ofl_iot.workloads.dense_workload import DenseWorkload
 from ofl_iot.workloads.digits import load_digits
 from ofl_iot.workloads.idx import halved, load_idx
 from ofl_iot.workloads.splits import split_dirichlet
@@ -89,35 +89,13 @@ def deal_own_classes(labels: Labels, devices: int, slow: int, own: tuple[int, ..
     return parts
 
 
-class ImageWorkload:
+class ImageWorkload(DenseWorkload):
     """A dense network on some images."""
 
     def __init__(self, net: DenseNet, part: Part, rows: Rows | None = None) -> None:
         """Use the given rows of the part, or all of them."""
-        rows = np.arange(len(part.labels)) if rows is None else rows
-        self._net = net
-        self._samples = Samples.of(part.images[rows].reshape(len(rows), -1), part.labels[rows])
-        self._rows = np.arange(len(rows))
-        self.name = "images " + "-".join(map(str, net.widths))
-        self.digest = net.digest
-        self.size = net.size
-        self.sample_count = len(rows)
-
-    def initial(self, seed: int) -> Vector:
-        """Return untrained parameters, the same for the same seed."""
-        return self._net.initial(seed)
-
-    def train(self, params: Vector, job: TrainJob, rng: np.random.Generator) -> TrainResult:
-        """Train a copy of `params`."""
-        return self._net.train(params, self._samples, self._rows, job, rng)
-
-    def evaluate(self, params: Vector) -> Evaluation:
-        """Judge `params` on all images."""
-        return self._net.evaluate(params, self._samples.features, self._samples.labels)
-
-    def label_histogram(self) -> Labels:
-        """Return how many of the images show each class."""
-        return np.bincount(self._samples.labels, minlength=CLASSES)
+        own = part if rows is None else Part(part.images[rows], part.labels[rows])
+        super().__init__("images", net, Samples.of(own.images.reshape(len(own.images), -1), own.labels))
 
 
 def _digits_part(samples: Samples) -> Part:

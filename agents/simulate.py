@@ -32,7 +32,8 @@ from ofl_iot.runtime.virtual import Party, VirtualWorld
 from ofl_iot.runtime.virtual_broker import Faults
 from ofl_iot.runtime.wire import Wire
 from ofl_iot.transport.mqtt import MqttLink, Will
-from ofl_iot.workloads.digits import DigitsWorkload, digits_federation
+from ofl_iot.workloads.dense_workload import DenseWorkload
+from ofl_iot.workloads.digits import digits_federation
 
 Runtime = Literal["live", "virtual"]
 LIVE_LIMIT_S = 600.0
@@ -44,7 +45,7 @@ class SimulatedDevice:
 
     plan: AgentPlan
     kind: DeviceType
-    workload: DigitsWorkload
+    workload: DenseWorkload
 
 
 @dataclass(frozen=True)

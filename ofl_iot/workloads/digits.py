@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
-from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
 from ofl_iot.workloads.dense import DenseNet, Samples
+from ofl_iot.workloads.dense_workload import DenseWorkload
 from ofl_iot.workloads.splits import SplitKind, split_rows, stratified
-from ofl_iot.workloads.training import Rows
 
+NAME = "digits"
 PIXELS = 64
 CLASSES = 10
 DEFAULT_HIDDEN = 32
@@ -39,36 +39,6 @@ class DigitsData(msgspec.Struct, frozen=True):
     test: Samples
 
 
-class DigitsWorkload:
-    """A dense network on some rows of the digits; the arrays are shared by all workloads of a process."""
-
-    def __init__(self, net: DenseNet, samples: Samples, rows: Rows | None = None) -> None:
-        """Use the given rows of the samples, or all of them."""
-        self._net = net
-        self._samples = samples
-        self._rows = np.arange(len(samples.labels)) if rows is None else rows
-        self.name = "digits " + "-".join(map(str, net.widths))
-        self.digest = net.digest
-        self.size = net.size
-        self.sample_count = len(self._rows)
-
-    def initial(self, seed: int) -> Vector:
-        """Return untrained parameters, the same for the same seed."""
-        return self._net.initial(seed)
-
-    def train(self, params: Vector, job: TrainJob, rng: np.random.Generator) -> TrainResult:
-        """Train a copy of `params` on this party's rows."""
-        return self._net.train(params, self._samples, self._rows, job, rng)
-
-    def evaluate(self, params: Vector) -> Evaluation:
-        """Judge `params` on this party's rows."""
-        return self._net.evaluate(params, self._samples.features[self._rows], self._samples.labels[self._rows])
-
-    def label_histogram(self) -> npt.NDArray[np.int64]:
-        """Return how many of this party's samples show each digit."""
-        return np.bincount(self._samples.labels[self._rows], minlength=CLASSES)
-
-
 def digits_federation(
     devices: int,
     seed: int,
@@ -78,7 +48,7 @@ def digits_federation(
     split: SplitKind = "dirichlet",
     alpha: float = 0.5,
     held_out: Literal["test", "validation"] = "test",
-) -> tuple[list[DigitsWorkload], DigitsWorkload]:
+) -> tuple[list[DenseWorkload], DenseWorkload]:
     """Deal the training digits to devices; also return the coordinator's workload with the held-out digits.
 
     `held_out` is "validation" while settings are being chosen and "test" for what is reported.
@@ -90,8 +60,8 @@ def digits_federation(
     data = load_digits()
     net = DenseNet((PIXELS, hidden, CLASSES) if model == "mlp" else (PIXELS, CLASSES))
     parts = split_rows(split, data.train.labels, devices, seed, alpha=alpha, minimum=MIN_SAMPLES)
-    judge = DigitsWorkload(net, data.test if held_out == "test" else data.validation)
-    return [DigitsWorkload(net, data.train, rows) for rows in parts], judge
+    judge = DenseWorkload(NAME, net, data.test if held_out == "test" else data.validation)
+    return [DenseWorkload(NAME, net, data.train, rows) for rows in parts], judge
 
 
 @functools.cache

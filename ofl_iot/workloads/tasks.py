@@ -13,7 +13,8 @@ from ofl_iot.workloads.catalogue import IMAGES
 from ofl_iot.workloads.cnn import DEFAULT_HIDDEN as DENSE_UNITS
 from ofl_iot.workloads.cnn import ConvNet
 from ofl_iot.workloads.dense import DenseNet
-from ofl_iot.workloads.digits import CLASSES, DEFAULT_HIDDEN, PIXELS, DigitsWorkload, load_digits
+from ofl_iot.workloads.dense_workload import DenseWorkload
+from ofl_iot.workloads.digits import CLASSES, DEFAULT_HIDDEN, NAME, PIXELS, load_digits
 from ofl_iot.workloads.gcn import DEFAULT_HIDDEN as GRAPH_DENSE_UNITS
 from ofl_iot.workloads.gcn import GraphNet
 from ofl_iot.workloads.graph_views import GraphSplit, share_out
@@ -91,9 +92,9 @@ def _digits(deal: Deal, hidden: int) -> Task:
     data, net = load_digits(), DenseNet((PIXELS, hidden, CLASSES))
     return Task(
         name="digits",
-        devices=tuple(DigitsWorkload(net, data.train, rows) for rows in deal(data.train.labels)),
-        validation=DigitsWorkload(net, data.validation),
-        test=DigitsWorkload(net, data.test),
+        devices=tuple(DenseWorkload(NAME, net, data.train, rows) for rows in deal(data.train.labels)),
+        validation=DenseWorkload(NAME, net, data.validation),
+        test=DenseWorkload(NAME, net, data.test),
     )
 
 

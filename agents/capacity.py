@@ -2,7 +2,7 @@
 
 With P parameters, a release and a pull of each device every T seconds, k clusters:
 
-    up = 3.0 γ P bytes in u = ceil(up / chunk) chunks, each with a receipt
+    up = 2.0 γ P bytes in u = ceil(up / chunk) chunks, each with a receipt
     down = 2 γ_d P bytes in d = ceil(down / blocks) answers to one pull
     messages a second = N ((2u + d + 1) / T + 1 / heartbeat + 1 / echo)
     bytes a second, in and out alike = N (up + down) / T
@@ -18,12 +18,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ofl_iot.protocol.chunks import BYTES_PER_PARAMETER
 from ofl_iot.roles.rules import DownloadRules, FleetRules, LeaderRules, UploadRules
 from ofl_iot.transport.settings import MqttSettings
 
 SIZES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
-UP_BYTES, DOWN_BYTES = 3.0, 2.0
-"""Of a parameter on the wire: a selected one with its position (`ofl bench opportunity`), one of a block."""
+DOWN_BYTES = 2.0
+"""Of a parameter of a block on the wire."""
 SMALL_KIB = 0.3
 """Receipts, pulls, telemetry."""
 
@@ -67,7 +68,8 @@ def demand(
     """The model's figures for one federation with default settings."""
     upload, download, leader, fleet, mqtt = UploadRules(), DownloadRules(), LeaderRules(), FleetRules(), MqttSettings()
     clusters = max(1, round(math.log2(devices)))
-    up, down = UP_BYTES * upload.gamma * parameters, DOWN_BYTES * download.gamma * parameters
+    up = BYTES_PER_PARAMETER[upload.values] * upload.gamma * parameters
+    down = DOWN_BYTES * download.gamma * parameters
     chunks, answers = math.ceil(up / upload.chunk_bytes), math.ceil(down / leader.blocks_bytes)
     often = 1 / fleet.heartbeat_s + 1 / mqtt.echo_interval_s
     small_per_s = (chunks + 1) / period_s + often

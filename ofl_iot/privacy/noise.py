@@ -8,7 +8,8 @@ position, both from the operating system. What that is and is not:
   cryptographically *seeded*, not a proven cryptographic generator;
 - samples are floating-point numbers. The guarantees of the accountant are about real numbers; an observer of the
   low bits of single noisy values could tell more (Mironov 2012). Here noise is added to sums of gradients before
-  further training steps and values leave in half precision, which hides those bits but proves nothing.
+  further training steps and values leave rounded to a byte, or as `upload.values` says, which hides those bits
+  but proves nothing.
 """
 
 from __future__ import annotations

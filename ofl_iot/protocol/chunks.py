@@ -7,15 +7,24 @@ A chunk covers a range of the model and says which parameters of that range it h
 - gaps: per selected parameter the number of parameters skipped since the last one, in bytes; 255 means "255 skipped,
   none selected yet, read on". At gamma = 0.1 that is 1.0 byte an index (the entropy is 0.6, a bitmap takes 1.25).
 
-Values are float16 unless one would overflow, then the chunk's values are float32.
+Its values are coded in one of three precisions:
+
+- byte: value = scale · q with whole q in [-127, 127] and one float32 scale a chunk, largest |value| / 127 rounded
+  up. A value is off by at most half a scale. The scale comes first, then the q.
+- half: float16, unless one would overflow, then the chunk's values are float32,
+- single: float32.
+
+What rounding takes is not lost: a device counts as released what `read_values` gives (`roles/local_model.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
+from struct import Struct
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -23,17 +32,26 @@ import numpy.typing as npt
 
 Indices = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float32]
+Precision = Literal["byte", "half", "single"]
 
+BYTES_PER_PARAMETER: Mapping[Precision, float] = {"byte": 2.0, "half": 3.0, "single": 5.0}
+"""What a selected parameter takes on the wire: a value and a gap."""
 TARGET_CHUNK_BYTES = 32 * 1024
 MAX_CHUNK_BYTES = 256 * 1024
 MAX_MODEL_SIZE = 2**32
 MAX_VALUE = 1e15
 """No update is as large; sums of what is not larger stay finite in float32, whoever sends them."""
 _FLOAT16_MAX = 65504.0
+_LEVELS = 127
+_SCALE = Struct("<f")
+_LEAST_SCALE = float(np.finfo(np.float32).tiny)
+"""Below it float32 loses its precision, and a chunk of zeros needs a scale, too."""
+_LARGEST_SCALE = float(np.nextafter(np.float32(MAX_VALUE / _LEVELS), np.float32(0)))
+"""Rounded down: no value that can be written is beyond MAX_VALUE."""
 _ESCAPE = 255
 
 _Coding = Annotated[str, msgspec.Meta(pattern=r"^[dbg]\Z")]
-_DType = Annotated[str, msgspec.Meta(pattern=r"^[ef]\Z")]
+_DType = Annotated[str, msgspec.Meta(pattern=r"^[bef]\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
@@ -62,16 +80,13 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
     def __post_init__(self) -> None:
         if self.start + self.span > self.size:
             raise ValueError("the range ends beyond the model")
-        if len(self.values) % _width(self.dtype):
-            raise ValueError("the values are not whole numbers of floats")
-        if not _bounded(self.read_values()):
-            raise ValueError("a value is not finite or absurdly large")
+        _check_values(self.dtype, self.values)
         _check_index(self.coding, self.index, self.span, self.count)
 
     @property
     def count(self) -> int:
         """How many parameters it holds."""
-        return len(self.values) // _width(self.dtype)
+        return _count_values(self.dtype, self.values)
 
     def read_indices(self) -> Indices:
         """Places in the model, ascending."""
@@ -79,7 +94,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
 
     def read_values(self) -> Values:
         """The update at these places."""
-        return np.frombuffer(self.values, "<f2" if self.dtype == "e" else "<f4").astype(np.float32)
+        return _decode_values(self.dtype, self.values)
 
 
 @dataclass(frozen=True)
@@ -108,7 +123,7 @@ def split_update(
     values: Values,
     utility: Values,
     *,
-    half_precision: bool = True,
+    precision: Precision = "byte",
     target_bytes: int = TARGET_CHUNK_BYTES,
 ) -> list[Piece]:
     """Cut a sparse update (ascending `indices`) into chunks of about `target_bytes`, the most useful first.
@@ -118,8 +133,7 @@ def split_update(
     _check_update(head, indices, values)
     if not len(indices):
         return []
-    per_parameter = 3.0 if half_precision else 5.0
-    pieces = max(1, round(len(indices) * per_parameter / target_bytes))
+    pieces = max(1, round(len(indices) * BYTES_PER_PARAMETER[precision] / target_bytes))
     bounds = np.linspace(0, len(indices), pieces + 1).astype(np.int64)
     parts = [slice(low, high) for low, high in pairwise(bounds)]
     worth = [float(utility[part].sum(dtype=np.float64)) for part in parts]
@@ -127,7 +141,7 @@ def split_update(
     return [
         Piece(
             worth[place],
-            _chunk_of(head, seq, indices[parts[place]], values[parts[place]], half_precision=half_precision),
+            _chunk_of(head, seq, indices[parts[place]], values[parts[place]], precision),
         )
         for seq, place in enumerate(order, 1)
     ]
@@ -160,11 +174,11 @@ def _check_update(head: ChunkHead, indices: npt.NDArray[np.integer], values: Val
 
 
 def _chunk_of(
-    head: ChunkHead, seq: int, indices: npt.NDArray[np.integer], values: Values, *, half_precision: bool
+    head: ChunkHead, seq: int, indices: npt.NDArray[np.integer], values: Values, precision: Precision
 ) -> Chunk:
     start, span = int(indices[0]), int(indices[-1] - indices[0]) + 1
-    half = half_precision and float(np.abs(values).max()) <= _FLOAT16_MAX
     coding, index = _encode_index(indices - start, span)
+    dtype, coded = _encode_values(values, precision)
     return Chunk(
         term=head.term,
         seq=seq,
@@ -176,8 +190,8 @@ def _chunk_of(
         span=span,
         coding=coding,
         index=index,
-        dtype="e" if half else "f",
-        values=values.astype("<f2" if half else "<f4").tobytes(),
+        dtype=dtype,
+        values=coded,
         update_no=head.update_no,
     )
 
@@ -187,8 +201,58 @@ def _bounded(values: Values) -> bool:
     return bool((np.abs(values) <= MAX_VALUE).all())
 
 
+def _encode_values(values: Values, precision: Precision) -> tuple[str, bytes]:
+    largest = float(np.abs(values).max())
+    if precision == "byte":
+        scale = _scale_for(largest)
+        return "b", _SCALE.pack(scale) + np.rint(values / scale).astype(np.int8).tobytes()
+    if precision == "half" and largest <= _FLOAT16_MAX:
+        return "e", values.astype("<f2").tobytes()
+    return "f", values.astype("<f4").tobytes()
+
+
+def _scale_for(largest: float) -> float:
+    """Largest value / 127, rounded up to float16's 11 bits: more would tell the low bits of a perhaps noisy value."""
+    mantissa, exponent = math.frexp(largest / _LEVELS)
+    rounded = math.ldexp(math.ceil(mantissa * 2**11), exponent - 11)
+    return min(max(rounded, _LEAST_SCALE), _LARGEST_SCALE)
+
+
+def _decode_values(dtype: str, coded: bytes) -> Values:
+    if dtype == "b":
+        values = np.frombuffer(coded, np.int8, offset=_SCALE.size).astype(np.float32)
+        values *= _scale(coded)
+        return values
+    return np.frombuffer(coded, "<f2" if dtype == "e" else "<f4").astype(np.float32)
+
+
+def _scale(coded: bytes) -> float:
+    scale: float = _SCALE.unpack_from(coded)[0]
+    return scale
+
+
+def _count_values(dtype: str, coded: bytes) -> int:
+    return len(coded) - _SCALE.size if dtype == "b" else len(coded) // _width(dtype)
+
+
 def _width(dtype: str) -> int:
     return 2 if dtype == "e" else 4
+
+
+def _check_values(dtype: str, coded: bytes) -> None:
+    """Raise ValueError unless `coded` holds numbers that can be merged."""
+    if dtype == "b":
+        if len(coded) <= _SCALE.size:
+            raise ValueError("there is no value behind the scale")
+        # Written so that NaN, for which every comparison is false, is refused too.
+        if not _LEAST_SCALE <= _scale(coded) <= _LARGEST_SCALE:
+            raise ValueError(f"the scale is {_scale(coded)}: not positive, not finite or absurdly large")
+        if coded.find(b"\x80", _SCALE.size) >= 0:
+            raise ValueError("a value is -128 scales: they go from -127 to 127")
+    elif len(coded) % _width(dtype):
+        raise ValueError("the values are not whole numbers of floats")
+    elif not _bounded(_decode_values(dtype, coded)):
+        raise ValueError("a value is not finite or absurdly large")
 
 
 def _encode_index(offsets: npt.NDArray[np.integer], span: int) -> tuple[str, bytes]:

@@ -95,7 +95,7 @@ class DeviceMachine:
         self._training = rules.training
         self._upload = upload = rules.upload
         self._download = rules.download
-        self._resources = Resources(profile.size, rules.training, rules.resources)
+        self._resources = Resources(profile.size, rules.training, rules.resources, rules.upload.values)
         self.guard = PrivacyGuard(rules.privacy)
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
         self.outbox = Outbox(max_bytes=upload.max_outbox_bytes, window=upload.window, resend_s=upload.resend_s)

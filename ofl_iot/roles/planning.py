@@ -9,12 +9,15 @@ from typing import Literal
 import msgspec
 
 from ofl_iot.opportunity.plan import Plan, costs_of, limits_of, plan
+from ofl_iot.protocol.chunks import BYTES_PER_PARAMETER, Precision
 from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
 from ofl_iot.roles.rules import Fraction, NotNegative, Positive, TrainingRules
 from ofl_iot.roles.throttle import Pace, Throttle, throttle
 
-BYTES_UP, BYTES_DOWN = 3.1, 2.1
-"""What a parameter takes on the wire: half a word and an index up, half a word down."""
+BYTES_DOWN = 2.1
+"""What a parameter takes on its way down: half a word and its part of the framing,"""
+FRAMING = 0.1
+"""which is added to what `BYTES_PER_PARAMETER` says of the way up."""
 
 
 class ResourceRules(msgspec.Struct, frozen=True):
@@ -46,8 +49,13 @@ def plan_contact(
     training: TrainingRules,
     resources: ResourceRules,
     privacy_steps_left: float,
+    *,
+    values: Precision = "byte",
 ) -> Plan:
-    """gamma_up and gamma_down for the next contact, and which resource keeps them from being larger."""
+    """gamma_up and gamma_down for the next contact, and which resource keeps them from being larger.
+
+    `values` says in which precision parameters go up.
+    """
     step_s = telemetry.step_s if telemetry and telemetry.step_s else 0.0
     rate = telemetry.network_mbps * 1e6 / 8 if telemetry and telemetry.network_mbps else math.inf
     energy = math.inf
@@ -60,7 +68,7 @@ def plan_contact(
             local_steps=training.steps,
             batch_size=training.batch_size,
             step_s=step_s,
-            bytes_up=BYTES_UP,
+            bytes_up=BYTES_PER_PARAMETER[values] + FRAMING,
             bytes_down=BYTES_DOWN,
             computing_w=telemetry.power_w or 0.0 if telemetry else 0.0,
             radio_j_per_byte=resources.radio_j_per_byte,
@@ -81,8 +89,9 @@ def plan_contact(
 class Resources:
     """What a device knows of itself: the last telemetry, the plan it allows, what was reported of it."""
 
-    def __init__(self, size: int, training: TrainingRules, rules: ResourceRules) -> None:
+    def __init__(self, size: int, training: TrainingRules, rules: ResourceRules, values: Precision = "byte") -> None:
         self._size = size
+        self._values = values
         self._training = training
         self._rules = rules
         self._gate = ReportGate()
@@ -99,7 +108,9 @@ class Resources:
         """
         enough = min(payable_steps, 10.0 * self._training.steps)
         if self._planned is None or self._planned[0] != enough:
-            plan = plan_contact(self._size, self._telemetry, self._training, self._rules, payable_steps)
+            plan = plan_contact(
+                self._size, self._telemetry, self._training, self._rules, payable_steps, values=self._values
+            )
             self._planned = (enough, plan)
         return self._planned[1]
 

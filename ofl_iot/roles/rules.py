@@ -9,6 +9,7 @@ import msgspec
 
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
+from ofl_iot.protocol.chunks import Precision
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -39,7 +40,8 @@ class UploadRules(msgspec.Struct, frozen=True):
     """Largest share of the parameters that one release may hold."""
     density: Literal["none", "histogram", "rare"] = "none"
     """The density estimate of the o-factor (Eq. 5); "none" does least harm."""
-    half_precision: bool = True
+    values: Precision = "byte"
+    """With its place a parameter takes 2, 3 or 5 bytes; what rounding takes from values waits on the device."""
     chunk_bytes: Annotated[int, msgspec.Meta(ge=1024, le=128 * 1024)] = 32 * 1024
     window: AtLeastOne = 8
     """Chunks under way without a receipt."""

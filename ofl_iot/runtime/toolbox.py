@@ -175,7 +175,7 @@ class DeviceToolbox:
             chosen.indices,
             chosen.values,
             chosen.utility,
-            half_precision=self._rules.upload.half_precision,
+            precision=self._rules.upload.values,
             target_bytes=self._rules.upload.chunk_bytes,
         )
         return ReleasePrepared(tuple(pieces))

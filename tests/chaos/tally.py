@@ -103,7 +103,7 @@ class TallyToolbox:
         if isinstance(job, PrepareRelease):
             places = np.flatnonzero(job.update)
             values = job.update[places]
-            return ReleasePrepared(tuple(split_update(job.head, places, values, np.abs(values))))
+            return ReleasePrepared(tuple(split_update(job.head, places, values, np.abs(values), precision="single")))
         if isinstance(job, ProtectContribution):
             return ContributionProtected(job.round_no, job.update.tobytes())
         if isinstance(job, AggregateRound):
@@ -209,7 +209,7 @@ class TallyWorld:
                 DeviceProfile(name, MODEL, self.devices, 2, 10, heartbeat_s=self.fleet.heartbeat_s),
                 DeviceRules(
                     training=self.training,
-                    upload=UploadRules(gamma=1.0, half_precision=False, window=2, resend_s=2.0),
+                    upload=UploadRules(gamma=1.0, values="single", window=2, resend_s=2.0),
                     download=self.download,
                     privacy=PrivacyRules(mode="off"),
                 ),

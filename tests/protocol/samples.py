@@ -5,14 +5,14 @@ A message or field that is added to the protocol is drawn without a change here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
+from ofl_iot.protocol.chunks import Chunk, ChunkHead, Precision, split_update
 from ofl_iot.protocol.messages import MESSAGES_ON, Message, Part
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
@@ -22,6 +22,7 @@ ids = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,3}", fullmatch=True)
 counts = st.integers(0, 2**53 - 1)
 seqs = st.integers(1, 2**62 - 1)
 digests = st.binary(min_size=8, max_size=8)
+precisions = st.sampled_from(get_args(Precision))
 seq_sets = st.builds(
     lambda upto, more: SeqSet(upto).union(more), st.integers(0, 2**40), st.sets(st.integers(1, 2**41), max_size=5)
 )
@@ -48,7 +49,7 @@ def chunks(draw: st.DrawFn) -> Chunk:
         places, values = np.array([size - 1]), np.ones(1, np.float32)
     weight = draw(st.floats(0, 1e12, exclude_min=True, allow_subnormal=False))
     head = ChunkHead(draw(counts), draw(digests), size, draw(counts), weight, draw(counts))
-    pieces = split_update(head, places, values, np.abs(values), half_precision=draw(st.booleans()))
+    pieces = split_update(head, places, values, np.abs(values), precision=draw(precisions))
     return msgspec.structs.replace(pieces[0].chunk, seq=draw(seqs))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import tracemalloc
+from typing import get_args
 
 import msgpack
 import msgspec
@@ -14,23 +16,29 @@ from hypothesis import strategies as st
 
 from ofl_iot.errors import DecodeError
 from ofl_iot.protocol.chunks import (
+    BYTES_PER_PARAMETER,
     MAX_MODEL_SIZE,
     MAX_VALUE,
     Chunk,
     ChunkHead,
     Piece,
+    Precision,
     join_chunks,
     merge_chunk,
     split_update,
 )
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind
-from tests.protocol.samples import sparse_updates
+from tests.protocol.samples import precisions, sparse_updates
 
 HALF_STEP = 2.0**-11
 """Largest relative error of rounding to float16's 11 significant bits."""
 LEAST_HALF = 2.0**-25
 """Largest absolute error below float16's normal range."""
+LEAST_SCALE = 2.0**-126
+"""Float32's least normal number."""
+SCALE_ROUNDING = 1 + 2.0**-10 + 1e-4
+"""A scale has 11 significant bits; each product and quotient of 127 of them is rounded to 24."""
 
 
 def head(size: int) -> ChunkHead:
@@ -38,9 +46,9 @@ def head(size: int) -> ChunkHead:
 
 
 def split(
-    size: int, places: np.ndarray, values: np.ndarray, *, half: bool = False, target_bytes: int = 200
+    size: int, places: np.ndarray, values: np.ndarray, *, precision: Precision = "single", target_bytes: int = 200
 ) -> list[Piece]:
-    return split_update(head(size), places, values, np.abs(values), half_precision=half, target_bytes=target_bytes)
+    return split_update(head(size), places, values, np.abs(values), precision=precision, target_bytes=target_bytes)
 
 
 # --- splitting and joining
@@ -70,10 +78,13 @@ def test_any_subset_of_the_chunks_is_a_part_of_the_update(update: tuple, data: s
 
 
 @settings(max_examples=100)
-@given(sparse_updates(), st.randoms(use_true_random=False))
-def test_merged_in_any_order_the_chunks_do_what_the_update_does(update: tuple, chance: object) -> None:
+@given(sparse_updates(), precisions, st.randoms(use_true_random=False))
+def test_merged_in_any_order_the_chunks_do_what_they_hold_together(
+    update: tuple, precision: Precision, chance: object
+) -> None:
     size, places, values = update
-    chunks = [piece.chunk for piece in split(size, places, values)]
+    chunks = [piece.chunk for piece in split(size, places, values, precision=precision)]
+    _, values = join_chunks(chunks)
     chance.shuffle(chunks)  # type: ignore[attr-defined]
     model, expected = np.ones(size, np.float32), np.ones(size, np.float32)
     for chunk in chunks:
@@ -83,10 +94,10 @@ def test_merged_in_any_order_the_chunks_do_what_the_update_does(update: tuple, c
 
 
 @settings(max_examples=100)
-@given(sparse_updates())
-def test_chunks_are_numbered_from_one_the_most_useful_first(update: tuple) -> None:
+@given(sparse_updates(), precisions)
+def test_chunks_are_numbered_from_one_the_most_useful_first(update: tuple, precision: Precision) -> None:
     size, places, values = update
-    pieces = split(size, places, values)
+    pieces = split(size, places, values, precision=precision)
     assert [piece.chunk.seq for piece in pieces] == list(range(1, len(pieces) + 1))
     assert all(a.utility >= b.utility for a, b in itertools.pairwise(pieces))
     assert all(decode(Kind.UPDATE, encode(piece.chunk)) == piece.chunk for piece in pieces)
@@ -96,17 +107,52 @@ def test_chunks_are_numbered_from_one_the_most_useful_first(update: tuple) -> No
 @given(sparse_updates(max_value=1e3))
 def test_half_precision_rounds_each_value_by_at_most_half_a_step(update: tuple) -> None:
     size, places, values = update
-    _, rounded = join_chunks(piece.chunk for piece in split(size, places, values, half=True))
+    _, rounded = join_chunks(piece.chunk for piece in split(size, places, values, precision="half"))
     assert np.all(np.abs(rounded - values) <= np.maximum(HALF_STEP * np.abs(values), LEAST_HALF))
 
 
 def test_values_beyond_float16_make_the_chunk_float32() -> None:
     values = np.array([1.0, 65504.0, -65505.0], np.float32)
-    (piece,) = split(10, np.array([1, 2, 3]), values, half=True)
+    (piece,) = split(10, np.array([1, 2, 3]), values, precision="half")
     assert piece.chunk.dtype == "f"
     np.testing.assert_array_equal(piece.chunk.read_values(), values)
-    (largest,) = split(10, np.array([1, 2]), np.array([1.0, -65504.0], np.float32), half=True)
+    (largest,) = split(10, np.array([1, 2]), np.array([1.0, -65504.0], np.float32), precision="half")
     assert largest.chunk.dtype == "e"
+
+
+@settings(max_examples=150)
+@given(sparse_updates(max_value=MAX_VALUE))
+def test_a_byte_rounds_each_value_by_at_most_half_a_127th_of_the_chunks_largest(update: tuple) -> None:
+    size, places, values = update
+    for piece in split(size, places, values, precision="byte"):
+        chunk = piece.chunk
+        exact = values[np.searchsorted(places, chunk.read_indices())].astype(np.float64)
+        scale = max(np.abs(exact).max() / 127, LEAST_SCALE)
+        assert chunk.dtype == "b"
+        assert len(chunk.values) == 4 + chunk.count
+        assert np.all(np.abs(chunk.read_values() - exact) <= scale * SCALE_ROUNDING / 2)
+
+
+def test_byte_values_are_rounded_to_the_nearest_and_the_largest_is_kept() -> None:
+    values = np.array([127.0, -126.6, 0.4, -0.6, 0.0], np.float32)
+    (piece,) = split(10, np.arange(5), values, precision="byte")
+    np.testing.assert_array_equal(piece.chunk.read_values(), [127, -127, 0, -1, 0])
+
+
+@given(st.floats(2.0**-100, 2.0**40, width=32))
+def test_the_scale_tells_no_more_of_the_largest_value_than_float16_would(largest: float) -> None:
+    (piece,) = split(10, np.array([3]), np.array([largest], np.float32), precision="byte")
+    (bits,) = struct.unpack("<I", piece.chunk.values[:4])
+    assert bits % 2**13 == 0
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.3, 1e-45, 1e-38, -1e-30, 65504.0, 7e4, MAX_VALUE, -MAX_VALUE])
+@pytest.mark.parametrize("count", [1, 3])
+def test_zeros_single_values_and_values_at_the_ends_of_the_range_fit_into_bytes(value: float, count: int) -> None:
+    values = np.full(count, value, np.float32)
+    (piece,) = split(10, np.arange(count), values, precision="byte")
+    assert decode(Kind.UPDATE, encode(piece.chunk)) == piece.chunk
+    np.testing.assert_allclose(piece.chunk.read_values(), values, rtol=2.0**-10, atol=LEAST_SCALE)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +196,15 @@ def test_an_empty_update_has_no_chunks() -> None:
     assert len(places) == len(values) == 0
 
 
-def test_a_selected_parameter_takes_at_most_3_4_bytes_at_gamma_one_tenth() -> None:
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_at_gamma_one_tenth_a_selected_parameter_takes_what_is_planned_with(precision: Precision) -> None:
     size, rng = 1_000_000, np.random.default_rng(0)
     places = np.sort(rng.choice(size, size // 10, replace=False))
     values = rng.normal(0, 0.01, len(places)).astype(np.float32)
-    payloads = [encode(piece.chunk) for piece in split_update(head(size), places, values, np.abs(values))]
-    assert sum(map(len, payloads)) / len(places) <= 3.4
+    payloads = [
+        encode(piece.chunk) for piece in split(size, places, values, precision=precision, target_bytes=32 * 1024)
+    ]
+    assert sum(map(len, payloads)) / len(places) == pytest.approx(BYTES_PER_PARAMETER[precision], abs=0.05)
     assert all(16 * 1024 <= len(payload) <= 64 * 1024 for payload in payloads)
 
 
@@ -261,6 +310,43 @@ def test_the_plain_chunk_is_valid() -> None:
 def test_a_chunk_that_cannot_be_merged_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(DecodeError):
         read(**changes)
+
+
+def byte_values(scale: float, levels: bytes = b"\x7f\x81") -> bytes:
+    return struct.pack("<f", scale) + levels
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        *((byte_values(scale), "the scale is") for scale in (0.0, -0.0, -1.0, 1e-39, 1e13, -1e13, 3e38)),
+        *((byte_values(scale), "the scale is") for scale in (float("nan"), float("inf"), float("-inf"))),
+        (byte_values(1.0, b"\x80\x01"), "-128 scales"),
+        (byte_values(1.0, b"\x01\x80"), "-128 scales"),
+        (byte_values(1.0, b""), "no value behind the scale"),
+        (byte_values(1.0)[:3], "no value behind the scale"),
+        (byte_values(1.0, b"\x01"), "the values are 1"),
+        (byte_values(1.0, b"\x01\x02\x03"), "the values are 3"),
+    ],
+)
+def test_bytes_that_are_no_values_are_refused_with_the_reason(values: bytes, complaint: str) -> None:
+    with pytest.raises(DecodeError, match=complaint):
+        read(dtype="b", values=values)
+
+
+@settings(max_examples=200)
+@given(st.binary(min_size=6, max_size=6))
+def test_whatever_bytes_are_accepted_are_bounded_values(values: bytes) -> None:
+    try:
+        chunk = read(dtype="b", values=values)
+    except DecodeError:
+        return
+    assert np.all(np.abs(chunk.read_values()) <= MAX_VALUE)
+
+
+def test_a_scale_within_bounds_is_accepted_though_no_device_would_choose_it() -> None:
+    np.testing.assert_array_equal(read(dtype="b", values=byte_values(0.5, b"\x02\xfe")).read_values(), [1, -1])
+    np.testing.assert_array_equal(read(dtype="b", values=byte_values(0.5, b"\x00\x00")).read_values(), [0, 0])
 
 
 def test_a_huge_range_with_few_gaps_is_read_without_large_allocation() -> None:

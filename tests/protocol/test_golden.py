@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from ofl_iot.protocol.chunks import ChunkHead, split_update
+from ofl_iot.protocol.chunks import ChunkHead, Precision, split_update
 from ofl_iot.protocol.codec import Body, decode, decode_body, encode, encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
@@ -46,9 +46,9 @@ KEY = 32 * b"K"
 HEAD = ChunkHead(term=3, model=MODEL, size=1000, base_round=7, weight=120.0, update_no=9)
 
 
-def chunk_of(places: list[int], values: list[float]) -> Message:
+def chunk_of(places: list[int], values: list[float], precision: Precision = "half") -> Message:
     numbers = np.array(values, np.float32)
-    return split_update(HEAD, np.array(places), numbers, np.abs(numbers))[0].chunk
+    return split_update(HEAD, np.array(places), numbers, np.abs(numbers), precision=precision)[0].chunk
 
 
 GOLDEN: dict[str, tuple[Kind, Message, str]] = {
@@ -113,6 +113,11 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
             "92019ea56368756e6b0301c4080102030405060708cd03e807cb405e0000000000000a05a162c4011ba165c408"
             "003c00c00038004409"
         ),
+    ),
+    "byte chunk": (
+        Kind.UPDATE,
+        chunk_of([10, 11, 12], [127.0, -2.0, 0.4], "byte"),
+        "92019ea56368756e6b0301c4080102030405060708cd03e807cb405e0000000000000a03a164c400a162c4070000803f7ffe0009",
     ),
     "float32 chunk": (
         Kind.UPDATE,

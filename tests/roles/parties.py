@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 def device_machine(name: DeviceId = A, *, size: int = SIZE, model: bytes = MODEL, **upload: object) -> DeviceMachine:
     """A device whose releases may hold every parameter, exactly."""
-    settings = {"gamma": 1.0, "half_precision": False, "window": 2, "resend_s": 5.0, **upload}
+    settings = {"gamma": 1.0, "values": "single", "window": 2, "resend_s": 5.0, **upload}
     return DeviceMachine(
         DeviceProfile(name, model, size, BLOCK, 10),
         DeviceRules(
@@ -133,7 +133,7 @@ def pieces_of(
     places = np.array(sorted(values))
     numbers = np.array([values[place] for place in sorted(values)], np.float32)
     head = ChunkHead(term=term, model=model, size=size, base_round=0, weight=1.0)
-    return split_update(head, places, numbers, np.abs(numbers), half_precision=False, target_bytes=target_bytes)
+    return split_update(head, places, numbers, np.abs(numbers), precision="single", target_bytes=target_bytes)
 
 
 def assignment(term: int = 1, leader: str = A, *, revision: int = 0, settled: SeqSet | None = None) -> Assignment:

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofl_iot.errors import RefusedError
-from ofl_iot.protocol.chunks import ChunkHead, split_update
+from ofl_iot.protocol.chunks import ChunkHead, Precision, split_update
 from ofl_iot.protocol.messages import Block
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.local_model import LocalModel
+from tests.protocol.samples import precisions
 from tests.roles.parties import BLOCK, MODEL, SIZE, chunk_of
 
 LAYOUT = BlockLayout(SIZE, BLOCK)
@@ -50,6 +51,46 @@ def test_trained_work_is_released_or_unreleased_never_lost(story: list[tuple]) -
             model = LocalModel(LAYOUT, MODEL)
             assert model.restore(stored) == seq
         np.testing.assert_array_equal(model.unreleased, trained - released)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32 - 1), precisions, st.sampled_from([1e-3, 1.0, 1e5]))
+def test_what_rounding_takes_from_a_release_leaves_with_a_later_one(
+    seed: int, precision: Precision, size: float
+) -> None:
+    """trained = released + unreleased, up to the rounding of float32."""
+    rng, model = np.random.default_rng(seed), LocalModel(LAYOUT, MODEL)
+    trained, released, largest = np.zeros(SIZE), np.zeros(SIZE), 0.0
+    head = ChunkHead(term=1, model=MODEL, size=SIZE, base_round=0, weight=1.0)
+    for seq in range(1, 11):
+        change = (size * rng.standard_normal(SIZE)).astype(np.float32)
+        model.trained(model.local, model.local + change)
+        trained += change
+        places = np.sort(rng.choice(SIZE, rng.integers(1, SIZE), replace=False))
+        values = model.unreleased[places]
+        (piece,) = split_update(head, places, values, np.abs(values), precision=precision)
+        model.released(piece.chunk, perturbed=False)
+        released[places] += piece.chunk.read_values()
+        largest = max(largest, float(np.abs(model.local).max()), float(np.abs(model.base).max()))
+        stored = model.snapshot(seq)
+        model = LocalModel(LAYOUT, MODEL)
+        model.restore(stored)
+        np.testing.assert_allclose(released + model.unreleased, trained, rtol=0, atol=1e-5 * largest)
+
+
+def test_a_value_below_half_a_step_waits_until_it_is_large_enough_to_leave() -> None:
+    model = LocalModel(LAYOUT, MODEL)
+    head = ChunkHead(term=1, model=MODEL, size=SIZE, base_round=0, weight=1.0)
+    arrived = []
+    for _ in range(6):
+        change = np.zeros(SIZE, np.float32)
+        change[:2] = 127.0, 0.25
+        model.trained(model.local, model.local + change)
+        (piece,) = split_update(head, np.array([0, 1]), model.unreleased[:2], np.ones(2, np.float32), precision="byte")
+        model.released(piece.chunk, perturbed=False)
+        arrived.append(float(piece.chunk.read_values()[1]))
+    assert arrived == [0, 0, 1, 0, 0, 0]
+    assert model.unreleased[1] == 0.5
 
 
 def test_training_on_an_older_copy_keeps_what_was_downloaded_meanwhile() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ofl_iot.protocol.chunks import Precision
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.planning import ResourceRules, Resources, plan_contact
 from ofl_iot.roles.rules import TrainingRules
@@ -31,9 +33,21 @@ def test_a_slow_link_limits_both_directions_and_stays_within_its_bytes() -> None
     limited = plan(slow)
     assert limited.binding == "communication"
     budget = 0.1e6 / 8 * 60.0 * 0.5
-    assert SIZE * (3.1 * limited.gamma_up + 2.1 * limited.gamma_down) <= budget * 1.001
+    assert SIZE * (2.1 * limited.gamma_up + 2.1 * limited.gamma_down) <= budget * 1.001
     assert limited.gamma_up > 0
     assert limited.gamma_down > 0
+
+
+def test_on_a_slow_link_values_of_more_bytes_leave_room_for_fewer() -> None:
+    slow = msgspec.structs.replace(IDLE, network_mbps=0.1, step_s=0.001)
+    byte, half, single = (
+        plan_contact(SIZE, slow, TRAINING, ResourceRules(), math.inf, values=values).gamma_up
+        for values in get_args(Precision)
+    )
+    assert byte > half > single > 0
+    resources = Resources(SIZE, TRAINING, ResourceRules(), "single")
+    resources.measured(slow, math.inf)
+    assert resources.plan(math.inf).gamma_up == single
 
 
 def test_a_slow_processor_limits_what_can_be_trained_and_sent() -> None:

@@ -41,7 +41,7 @@ RIGOROUS = PrivacyRules(mode="rigorous")
 def private_device(privacy: PrivacyRules) -> DeviceMachine:
     rules = DeviceRules(
         training=TrainingRules(steps=4),
-        upload=UploadRules(gamma=1.0, half_precision=False),
+        upload=UploadRules(gamma=1.0, values="single"),
         download=DownloadRules(gamma=1.0),
         privacy=privacy,
     )

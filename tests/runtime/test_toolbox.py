@@ -59,8 +59,8 @@ def workload() -> Workload:
     return first
 
 
-def device_toolbox(workload: Workload, seed: int = 0) -> DeviceToolbox:
-    settings = Settings()
+def device_toolbox(workload: Workload, seed: int = 0, **sections: dict[str, str]) -> DeviceToolbox:
+    settings = msgspec.convert(sections, Settings)
     rules = settings.device_rules()
     crypto = LeaderCrypto(FEDERATION, CLEAR, SeededEntropy(1))
     return DeviceToolbox(workload, rules, crypto, np.random.default_rng(seed), density=settings.upload.density)
@@ -117,6 +117,17 @@ def test_a_release_holds_a_part_of_the_update_and_nothing_else(workload: Workloa
     chosen = np.concatenate([piece.chunk.read_indices() for piece in prepared.pieces])
     assert 0 < len(chosen) <= np.ceil(0.1 * workload.size)
     assert len(set(chosen.tolist())) == len(chosen)
+
+
+@pytest.mark.parametrize(("values", "dtype"), [("byte", "b"), ("half", "e"), ("single", "f")])
+@pytest.mark.parametrize("mode", ["off", "rigorous", "paper"])
+def test_values_leave_as_the_rules_say_in_every_mode_of_privacy(
+    workload: Workload, values: str, dtype: str, mode: str
+) -> None:
+    toolbox = device_toolbox(workload, upload={"values": values}, privacy={"mode": mode})
+    prepared = toolbox.run(release(workload, np.linspace(-1, 1, workload.size, dtype=np.float32)))
+    assert isinstance(prepared, ReleasePrepared)
+    assert {piece.chunk.dtype for piece in prepared.pieces} == {dtype}
 
 
 def test_a_job_that_fails_comes_back_with_its_reason(workload: Workload) -> None:

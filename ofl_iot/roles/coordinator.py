@@ -2,26 +2,26 @@
 
     gathering ──enough devices──▶ assigned ──▶ rounds ──every T_rc rounds, or when the fleet changed──▶ assigned anew
 
-Every decision is durable before it is published; a restart goes on from the last one. Algorithm 1.
+Every decision is durable before it is published; a restart goes on from the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ofl_iot.errors import RefusedError
-from ofl_iot.fleet.assignment import FleetPlan, FleetSettings, leaders
+from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Books, Manifest, Part, PartReceipt, Status
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.protocol.topics import Kind
+from ofl_iot.roles.clusters import GRACE, Clusters
 from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
     EvaluateModel,
     Persist,
-    Publish,
     SetTimer,
     Subscribe,
     Unsubscribe,
@@ -53,7 +53,7 @@ from ofl_iot.roles.rounds import OPEN, Rounds
 from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Stored
 
-_GATHER, _GRACE, _INHERIT = "coordinator.gather", "coordinator.grace.", "coordinator.inherit"
+_GATHER, _INHERIT = "coordinator.gather", "coordinator.inherit"
 _INHERIT_S = 10.0
 """How long a coordinator that takes over waits for the next piece of what the other left."""
 
@@ -89,8 +89,7 @@ class CoordinatorMachine:
         self.roster = Roster(rules.planning, rules.training)
         self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term, self._books)
         self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
-        self._proposal: FleetPlan | None = None
-        """The plan of the next term while its leaders make their key."""
+        self._clusters = Clusters(self.roster, self._rounds, rules.rounds, rules.fleet)
         self._inheritance: Inheritance | None = None
         """What another coordinator left, while it is read."""
 
@@ -140,9 +139,7 @@ class CoordinatorMachine:
             yield from self._rounds.close(event)
         elif isinstance(event, KeysMade):
             yield from self._rounds.key.made(event)
-            plan = self._proposal
-            if plan and plan.term == self.roster.highest_term and not self._rounds.making_key:
-                yield from self._adopt(plan, now)
+            yield from self._clusters.key_made(now)
             yield from self._rounds.open_if_overdue(now)
         elif isinstance(event, DecryptionRequested):
             yield from self._rounds.decryption_requested(event, now)
@@ -188,7 +185,7 @@ class CoordinatorMachine:
             return
         if self.roster.plan:
             yield from self._model.publish()
-            yield from self._publish_assignments(self.roster.devices)
+            yield from self._clusters.announce(self.roster.devices)
         yield from self._rounds.say_again(now)
 
     def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
@@ -233,7 +230,7 @@ class CoordinatorMachine:
                 self._rounds.books.recluster_soon()
                 yield from self._rounds.resume(now)
                 yield from self._republish(now)
-                yield from self._watch_absent_leaders(now)
+                yield from self._clusters.watch_absent_leaders(now)
             else:
                 yield SetTimer(_GATHER, now + self._fleet.gather_s)
 
@@ -251,8 +248,8 @@ class CoordinatorMachine:
             yield from self._begin(now)
         elif name == _INHERIT:
             yield from self._nothing_inherited(now)
-        elif name.startswith(_GRACE):
-            yield from self._grace_over(DeviceId(name.removeprefix(_GRACE)), now)
+        elif name.startswith(GRACE):
+            yield from self._clusters.grace_over(DeviceId(name.removeprefix(GRACE)), now)
         else:
             yield from self._rounds.timer(name, now)
 
@@ -265,11 +262,9 @@ class CoordinatorMachine:
         if len(self.roster.online) < self._fleet.min_devices:
             yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
             return
-        plan, ops = self.roster.propose(now)
-        yield Persist(tuple(ops))
-        yield from self._adopt(plan, now)
+        yield from self._clusters.form(now)
         yield from self._model.publish()
-        yield from self._rounds.key.prepare(plan.term, leaders(plan), now)
+        yield from self._rounds.key.prepare(self.roster.highest_term, tuple(self.roster.terms), now)
         yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
 
     # --- the fleet
@@ -279,13 +274,7 @@ class CoordinatorMachine:
         learnt = self.roster.take_stock(now)
         if learnt:
             yield Persist(tuple(learnt))
-        self._proposal = None
-        if self._reclustering_due(now):
-            yield from self._recluster(now)
-        if self._proposal is None:
-            for leader in sorted({*self._rounds.lost, *self.roster.unfit_leaders()}):
-                yield from self._replace(leader, now)
-            self._rounds.lost.clear()
+        yield from self._clusters.between_rounds(now, last=self.finished)
         if self._nothing_left_to_learn():
             yield from self._conclude()
         if not self.finished:
@@ -304,49 +293,6 @@ class CoordinatorMachine:
         yield Persist(self._model.stored())
         yield tell("all privacy budgets are spent", "warning", completed=self.counter.completed)
         yield from self._model.publish()
-
-    def _reclustering_due(self, now: float) -> bool:
-        """By rounds or by turnover; not while most are still silent, as after a restart."""
-        every, limit, away_s = self._rounds_rules.recluster_every, self._fleet.turnover, self._fleet.away_s
-        overdue = bool(every) and self.counter.since_reclustering >= every
-        changed = bool(limit) and self.roster.turnover(now, away_s) > limit
-        heard = 2 * len(self.roster.online) >= len(self.roster.live(now, away_s)) > 0
-        return (overdue or changed) and heard and not self.finished
-
-    def _recluster(self, now: float) -> Iterator[Command]:
-        """Plan anew. The leaders to come make their key first; until it is there the present ones stay in office."""
-        self._proposal, ops = self.roster.propose(now, self._rounds.failing)
-        yield Persist(tuple(ops))
-        yield from self._rounds.key.prepare(self._proposal.term, leaders(self._proposal), now)
-        if not self._rounds.making_key:
-            yield from self._adopt(self._proposal, now)
-
-    def _adopt(self, plan: FleetPlan, now: float) -> Iterator[Command]:
-        """A new term begins; whoever came while it was prepared is placed too."""
-        self._proposal = None
-        self._rounds.reclustered()
-        yield Persist(tuple(self.roster.adopt(plan, now, self._fleet.away_s)))
-        yield tell(
-            "clustered",
-            term=plan.term,
-            clusters=len(plan.clusters),
-            leaders=list(leaders(plan)),
-            churn=plan.churn,
-            distrusted=list(plan.distrusted),
-        )
-        yield from self._publish_assignments(self.roster.devices)
-        yield from self._watch_absent_leaders(now)
-
-    def _watch_absent_leaders(self, now: float) -> Iterator[Command]:
-        """A leader that went before it was in office has its grace from now on."""
-        for seat in self.roster.seats():
-            if not self.roster.devices[DeviceId(seat.leader)].online:
-                yield SetTimer(_GRACE + seat.leader, now + self._fleet.leader_grace_s)
-
-    def _publish_assignments(self, devices: Iterable[DeviceId]) -> Iterator[Command]:
-        for device in list(devices):
-            if self.roster.cluster_of(device):
-                yield Publish(Topic(Kind.ASSIGNMENT, COORDINATOR, device), self.roster.assignment(device), retain=True)
 
     def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
         message, sender = event.message, event.topic.sender
@@ -375,49 +321,13 @@ class CoordinatorMachine:
         if self._inheritance:
             return
         if not status.online:
-            if self.roster.leads(device):
-                yield SetTimer(_GRACE + device, now + self._fleet.leader_grace_s)
+            yield from self._clusters.gone(device, now)
             return
-        yield CancelTimer(_GRACE + device)
+        yield from self._clusters.came(device)
         if self.roster.plan is None:
             if len(self.roster.online) == 1:
                 yield SetTimer(_GATHER, now + self._fleet.gather_s)
         elif self.roster.cluster_of(device) is None:
-            yield from self._join(device)
+            yield from self._clusters.join(device)
         elif status.term < self.roster.assignment(device).term:
-            yield from self._publish_assignments((device,))
-
-    def _join(self, device: DeviceId) -> Iterator[Command]:
-        """A late joiner is placed at once; its leader learns of it by a revised assignment."""
-        yield Persist(tuple(self.roster.join(device)))
-        cluster = self.roster.cluster_of(device)
-        if cluster is not None:
-            yield tell("joined", device=device, leader=cluster.leader)
-            yield from self._publish_assignments(dict.fromkeys((DeviceId(cluster.leader), device)))
-
-    # --- lost leaders
-
-    def _grace_over(self, leader: DeviceId, now: float) -> Iterator[Command]:
-        record = self.roster.devices.get(leader)
-        if record is None or record.online or not self.roster.leads(leader):
-            return
-        if self._rounds.aggregating:
-            self._rounds.lost.add(leader)  # its contribution may be about to be settled: wait for the books
-        else:
-            yield from self._replace(leader, now)
-
-    def _replace(self, leader: DeviceId, now: float) -> Iterator[Command]:
-        """A deputy takes over under a new term; what the lost leader had merged is sent to it again."""
-        if not self.roster.leads(leader):
-            return
-        heir, ops = self.roster.replace_leader(leader)
-        if heir is None:
-            yield tell("cluster without a live device", "warning", leader=leader)
-            return
-        self._proposal = None  # its key generation is void too, and so is its term
-        yield Persist(tuple(ops))
-        yield tell("leader replaced", "warning", lost=leader, leader=heir, term=self.roster.terms[heir])
-        yield from self._rounds.seat_lost(leader, now)
-        cluster = self.roster.cluster_of(heir)
-        if cluster is not None:
-            yield from self._publish_assignments(cluster.members)
+            yield from self._clusters.announce((device,))

@@ -34,7 +34,7 @@ class RoundKey:
         """Whether a round can be opened as far as keys go."""
         return not self.needed or self.maker.fits(self._roster.terms)
 
-    def prepare(self, term: int, leaders: Sequence[DeviceId], now: float) -> Iterator[Command]:
+    def prepare(self, term: int, leaders: Sequence[str], now: float) -> Iterator[Command]:
         """Let leaders make their key before the first round of their term; where it cannot be yet, it is made then."""
         if self._rules.mode == "threshold" and len(leaders) > 1:
             yield from self._make(term, leaders, now)

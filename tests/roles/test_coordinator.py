@@ -548,7 +548,7 @@ def test_a_leader_that_is_away_when_it_comes_into_office_is_replaced_after_its_g
     office.store.apply(ops)
     coming = DeviceId(plan.clusters[0].leader)
     office.give(offline(coming))
-    assert timers(office.machine._adopt(plan, 7.0)) == {f"coordinator.grace.{coming}": 37.0}
+    assert timers(office.machine._clusters.adopt(plan, 7.0)) == {f"coordinator.grace.{coming}": 37.0}
 
 
 def test_the_loss_of_the_last_missing_leader_lets_the_round_go_on() -> None:

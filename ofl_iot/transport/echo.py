@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+
+from ofl_iot.transport.connection import Client
+from ofl_iot.transport.settings import MqttSettings
+
+_FAREWELL = b"farewell"
+"""Begins the payload of the echo that precedes a goodbye."""
 
 
 class Echo:
@@ -37,3 +44,58 @@ class Echo:
     def deaf(self, now: float) -> bool:
         """Whether the answer is overdue."""
         return self._left_at is not None and now - self._left_at >= self._timeout_s
+
+
+class SelfPing:
+    """A link's echoes, from connection to connection."""
+
+    def __init__(self, topic: str | None, settings: MqttSettings, now: float) -> None:
+        self.topic = topic
+        """None: this link sends itself nothing."""
+        self._interval_s = settings.echo_interval_s
+        self._timeout_s = settings.echo_timeout_s
+        self._packet: int | None = None
+        self._farewell_heard = asyncio.Event()
+        self.connected(now)
+
+    def connected(self, now: float) -> None:
+        """Another connection: what was sent on the one before does not count."""
+        self._echo = Echo(self._interval_s, self._timeout_s, now)
+        self._packet = None
+
+    def send_if_due(self, client: Client, now: float) -> None:
+        """Send ourselves a message, if it is time."""
+        if self.topic is not None and self._echo.due(now):
+            self._packet = client.publish(self.topic, self._echo.payload, 0).mid
+            self._echo.handed_over()
+
+    def written(self, packet: int, now: float) -> bool:
+        """Whether this packet was an echo; it has left."""
+        if packet != self._packet:
+            return False
+        self._packet = None
+        self._echo.left(now)
+        return True
+
+    def heard(self, now: float) -> None:
+        """A message arrived."""
+        self._echo.heard(now)
+
+    def takes(self, topic: str, payload: bytes | bytearray) -> bool:
+        """Whether a message is an echo."""
+        if topic != self.topic:
+            return False
+        if payload == _FAREWELL + self._echo.payload:
+            self._farewell_heard.set()
+        return True
+
+    def deaf(self, now: float) -> bool:
+        """Whether an answer is overdue."""
+        return self._echo.deaf(now)
+
+    async def farewell(self, client: Client) -> None:
+        """Send a last echo and wait until it is back: what was sent before it has been passed on by then."""
+        if self.topic is not None:
+            self._farewell_heard.clear()
+            client.publish(self.topic, _FAREWELL + self._echo.payload, 0)
+            await asyncio.wait_for(self._farewell_heard.wait(), self._timeout_s)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from ofl_iot.errors import ConfigError, TransportError
 from ofl_iot.transport.backoff import Backoff, Outage
 from ofl_iot.transport.connection import Ack, Client, Connection, Message, nothing_to_acknowledge
-from ofl_iot.transport.echo import Echo
+from ofl_iot.transport.echo import SelfPing
 from ofl_iot.transport.link import Delivery, Link, LinkDown, LinkEvent, LinkHandler, LinkUp
 from ofl_iot.transport.pending import Outgoing, Pending
+from ofl_iot.transport.requests import Requests
 from ofl_iot.transport.settings import Address, MqttSettings, TlsSettings, Will
 from ofl_iot.transport.sockets import explain, open_socket
 from ofl_iot.transport.subscriptions import Subscriptions, checked_topic
@@ -37,9 +38,6 @@ GRANT_TIMEOUTS = 6
 
 Not fewer: a cluster that makes a replicated consumer for each pattern answers late, and leaving adds to its work.
 """
-
-_FAREWELL = b"farewell"
-"""Begins the payload of the echo that precedes a goodbye."""
 
 
 class MqttLink:
@@ -58,7 +56,6 @@ class MqttLink:
         self._settings = settings
         self._client_id = client_id
         self._will = will
-        self._echo_topic = echo_topic
         self._clock = clock
         settings.context()  # what cannot work is told now and not at the first connection
         self._rng = rng or random.Random()  # noqa: S311 -- jitter
@@ -68,14 +65,12 @@ class MqttLink:
         self._subscriptions = Subscriptions(Backoff(*waits))
         if echo_topic is not None:
             self._subscriptions.want(checked_topic(echo_topic), 0)
-        self._requests: dict[int, list[str]] = {}
+        self._requests = Requests(self._subscriptions, client_id)
         self._pending = Pending(settings.max_pending_bytes)
         self._inbox: deque[LinkEvent] = deque()
         self._connection: Connection | None = None
-        self._echo = Echo(settings.echo_interval_s, settings.echo_timeout_s, clock())
-        self._echo_packet: int | None = None
+        self._echo = SelfPing(echo_topic, settings, clock())
         self._up_at = 0.0
-        self._last_echo = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping = False
         self._given_up = False
@@ -125,13 +120,13 @@ class MqttLink:
         qos = min(_checked_qos(qos), self._settings.qos)
         self._subscriptions.want(pattern, qos)
         if self.connected and self._connection is not None:
-            self._request(self._connection.client, [(pattern, qos)])
+            self._requests.subscribe(self._connection.client, [(pattern, qos)])
 
     def unsubscribe(self, pattern: str) -> None:
         """Take `subscribe` back; remembered likewise."""
         self._subscriptions.cancel(pattern)
         if self.connected and self._connection is not None:
-            self._cancel_unwanted(self._connection.client)
+            self._requests.cancel_unwanted(self._connection.client)
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False) -> bool:
         """Hand a message over; False if it was not taken because the link is down or clogged.
@@ -254,18 +249,17 @@ class MqttLink:
         now = self._clock()
         if connection.ended.done():
             return
-        self._request(connection.client, self._subscriptions.to_ask_again(now))
-        if self._echo_topic is None:
+        self._requests.subscribe(connection.client, self._subscriptions.to_ask_again(now))
+        if self._echo.topic is None:
             return
         timeout_s = self._settings.echo_timeout_s
-        granted = self._echo_topic in self._subscriptions.granted
+        granted = self._echo.topic in self._subscriptions.granted
         if self._echo.deaf(now):
             self._give_up(connection, f"deaf: no echo within {timeout_s:g} s")
         elif not granted and self._overdue(now - GRANT_TIMEOUTS * timeout_s):
             self._give_up(connection, f"no subscription granted within {GRANT_TIMEOUTS * timeout_s:g} s")
-        elif granted and self._echo.due(now):
-            self._echo_packet = connection.client.publish(self._echo_topic, self._echo.payload, 0).mid
-            self._echo.handed_over()
+        elif granted:
+            self._echo.send_if_due(connection.client, now)
 
     def _overdue(self, since: float) -> bool:
         """Whether the connection is older than that, and there is another broker to go to."""
@@ -301,12 +295,8 @@ class MqttLink:
         so when the last echo is back all else has left.
         """
         await self._unless_ended(self._pending.all_settled(), connection)
-        if self._echo_topic in self._subscriptions.granted and self._echo_topic is not None:
-            self._last_echo.clear()
-            connection.client.publish(self._echo_topic, _FAREWELL + self._echo.payload, 0)
-            await self._unless_ended(
-                asyncio.wait_for(self._last_echo.wait(), self._settings.echo_timeout_s), connection
-            )
+        if self._echo.topic in self._subscriptions.granted:
+            await self._unless_ended(self._echo.farewell(connection.client), connection)
         connection.client.disconnect()
         await _first_of(connection.ended)
 
@@ -334,8 +324,10 @@ class MqttLink:
         client.on_connect = on_connect
         client.on_message = lambda _c, _u, message: self._on_message(client, message)
         client.on_publish = lambda _c, _u, packet, _r, _p: self._on_settled(packet)
-        client.on_subscribe = lambda _c, _u, packet, reasons, _p: self._on_answer(packet, reasons)
-        client.on_unsubscribe = lambda _c, _u, packet, _r, _p: self._on_cancelled(packet)
+        client.on_subscribe = lambda _c, _u, packet, reasons, _p: self._requests.answered(
+            packet, reasons, self._clock()
+        )
+        client.on_unsubscribe = lambda _c, _u, packet, _r, _p: self._requests.cancelled(packet)
 
     def _on_message(self, client: Client, message: Message) -> None:
         ack = Ack(client, message.mid) if message.qos == 1 else nothing_to_acknowledge
@@ -345,10 +337,8 @@ class MqttLink:
         except UnicodeDecodeError:
             self._drop("unreadable topic", "?", ack)
             return
-        if topic == self._echo_topic:
+        if self._echo.takes(topic, message.payload):
             ack()
-            if message.payload == _FAREWELL + self._echo.payload:
-                self._last_echo.set()
         elif len(message.payload) > self._settings.max_packet_bytes:
             self._drop(f"{len(message.payload)} bytes are too many", topic, ack)
         elif message.retain and message.qos == 0 and not self._subscriptions.covers(topic):
@@ -363,21 +353,8 @@ class MqttLink:
         ack()
 
     def _on_settled(self, packet: int) -> None:
-        if packet == self._echo_packet:
-            self._echo_packet = None
-            self._echo.left(self._clock())
-        else:
+        if not self._echo.written(packet, self._clock()):
             self._pending.settle(packet)
-
-    def _on_answer(self, packet: int, reasons: Any) -> None:
-        for pattern, reason in zip(self._requests.pop(packet, ()), reasons, strict=False):
-            self._subscriptions.answered(pattern, self._clock(), granted=not reason.is_failure)
-            if reason.is_failure:
-                logger.warning("subscription refused client=%s pattern=%s", self._client_id, pattern)
-
-    def _on_cancelled(self, packet: int) -> None:
-        for pattern in self._requests.pop(packet, ()):
-            self._subscriptions.forgotten(pattern)
 
     # ---- outside paho's locks ----
 
@@ -404,31 +381,16 @@ class MqttLink:
         self.connections += 1
         self._outage.over()
         self._up_at = self._clock()
-        self._echo = Echo(self._settings.echo_interval_s, self._settings.echo_timeout_s, self._up_at)
-        self._echo_packet = None
+        self._echo.connected(self._up_at)
         logger.info("link up client=%s session_present=%s", self._client_id, up.session_present)
         if not up.session_present:
             self._subscriptions.session_lost()
         elif self._settings.qos == 0:
             self._subscriptions.distrust()  # what was retained while we were away comes only to who asks again
-        self._requests.clear()
-        self._request(client, self._subscriptions.to_request())
-        self._cancel_unwanted(client)
+        self._requests.begin_anew(client)
         for message in self._pending.take_unacknowledged():
             info = client.publish(message.topic, message.payload, message.qos, message.retain)
             self._pending.add(info.mid, message)
-
-    def _request(self, client: Client, patterns: list[tuple[str, int]]) -> None:
-        if patterns:
-            _, packet = client.subscribe(patterns)
-            if packet is not None:
-                self._requests[packet] = [pattern for pattern, _ in patterns]
-
-    def _cancel_unwanted(self, client: Client) -> None:
-        if patterns := self._subscriptions.to_cancel():
-            _, packet = client.unsubscribe(patterns)
-            if packet is not None:
-                self._requests[packet] = patterns
 
 
 def _checked_qos(qos: int) -> int:

@@ -15,7 +15,6 @@ import numpy as np
 
 from ofl_iot.errors import LateError, PrivacyError, RefusedError
 from ofl_iot.ids import DeviceId
-from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import Assignment, Blocks, Pull, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
@@ -28,7 +27,6 @@ from ofl_iot.roles.commands import (
     Measure,
     OpenLedger,
     Persist,
-    PrepareRelease,
     Publish,
     SetTimer,
     Subscribe,
@@ -58,9 +56,10 @@ from ofl_iot.roles.planning import ResourceRules, Resources
 from ofl_iot.roles.privacy_guard import PrivacyGuard, PrivacyRules
 from ofl_iot.roles.rules import DownloadRules, TrainingRules, UploadRules
 from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
+from ofl_iot.roles.upload import RESEND, Upload
 
 STATE = "device.state"
-_HEARTBEAT, _RESEND, _PULL, _REST = "device.heartbeat", "device.resend", "device.pull", "device.rest"
+_HEARTBEAT, _PULL, _REST = "device.heartbeat", "device.pull", "device.rest"
 _RETRY_S = 5.0
 
 
@@ -93,12 +92,12 @@ class DeviceMachine:
     def __init__(self, profile: DeviceProfile, rules: DeviceRules) -> None:
         self.profile = profile
         self._training = rules.training
-        self._upload = upload = rules.upload
+        self._upload_rules = rules.upload
         self._download = rules.download
         self._resources = Resources(profile.size, rules.training, rules.resources, rules.upload.values)
         self.guard = PrivacyGuard(rules.privacy)
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
-        self.outbox = Outbox(max_bytes=upload.max_outbox_bytes, window=upload.window, resend_s=upload.resend_s)
+        self._upload = Upload(profile.device, rules.upload, self.model, self.guard)
         self.assignment: Assignment | None = None
         self.sealing_key = b""
         """The public key that the device's keeper made,"""
@@ -111,8 +110,11 @@ class DeviceMachine:
         self._pulling = False
         self._resting = False
         self._step_s: float | None = None
-        self._unoffered = self._unoffered_steps = 0
-        """Trainings since the last release was prepared, and their steps."""
+
+    @property
+    def outbox(self) -> Outbox:
+        """What left the device and is not settled."""
+        return self._upload.outbox
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
@@ -175,11 +177,7 @@ class DeviceMachine:
                 stored = {}
         if "assignment" in stored.get(STATE, {}):
             self.assignment = msgspec.msgpack.decode(state["assignment"], type=Assignment)
-        self.outbox.restore(stored.get(OUTBOX, {}), next_seq)
-        for chunk in self.outbox.chunks_from(next_seq):
-            self.model.released(chunk, perturbed=self.guard.perturbs)
-        self._unoffered = int(np.any(self.model.unreleased))
-        self._unoffered_steps = self._unoffered * self._training.steps
+        self._upload.restore(stored.get(OUTBOX, {}), next_seq, self._training.steps)
         me = self.profile.device
         yield Subscribe(Kind.ASSIGNMENT, receiver=me)
         yield Subscribe(Kind.RECEIPT, receiver=me)
@@ -212,7 +210,7 @@ class DeviceMachine:
             if self._linked:
                 yield self._announce()
                 yield from self._pull(now)
-        elif name == _RESEND:
+        elif name == RESEND:
             yield from self._send_due(now)
         elif name == _PULL:
             self._pulling = False
@@ -244,7 +242,7 @@ class DeviceMachine:
 
     def _payable(self) -> float:
         """Steps already paid for may leave even when the budget is spent."""
-        return self.guard.steps_left + self._unoffered_steps
+        return self.guard.steps_left + self._upload.steps
 
     # --- messages
 
@@ -267,7 +265,7 @@ class DeviceMachine:
             return
         self.assignment = msgspec.structs.replace(assignment, members=())
         ops: list[StoreOp] = [Put(STATE, "assignment", msgspec.msgpack.encode(self.assignment))]
-        ops += self._forget(self.outbox.confirm((), assignment.settled, self._upload.window))
+        ops += self._forget(self.outbox.confirm((), assignment.settled, self._upload_rules.window))
         if self.outbox.number_after(assignment.settled.highest):
             ops.append(self._snapshot())
         yield Persist(tuple(ops))
@@ -317,79 +315,40 @@ class DeviceMachine:
             yield from self._rest(_RETRY_S, now)
             return
         self.model.trained(event.start, event.params)
-        self._unoffered += 1
-        self._unoffered_steps += event.steps
+        self._upload.trained(event.steps)
         self._step_s = max(1e-9, event.seconds / max(1, event.steps))
         yield Persist((self._snapshot(),))
         yield tell("trained", "debug", loss=event.loss, steps=event.steps, seconds=event.seconds)
         if rest_s := self._training.pause_s + self._resources.throttle.rest_s(event.seconds):
             yield from self._rest(rest_s, now)
         if self.outbox.full:
-            yield tell("outbox full", "warning", max_bytes=self._upload.max_outbox_bytes)
+            yield tell("outbox full", "warning", max_bytes=self._upload_rules.max_outbox_bytes)
         yield from self._offer()
         yield from self._train()
 
     def _offer(self) -> Iterator[Command]:
         """Prepare a release of all unreleased work, if there is any and it may leave."""
-        gamma = min(self._upload.gamma, self._resources.plan(self._payable()).gamma_up)
-        allowed = self._linked and self.assignment is not None and not self.outbox.full and gamma > 0
-        if self._busy or not self._unoffered or not allowed:
+        if self._busy or not self._linked or self.assignment is None:
             return
-        assert self.assignment is not None  # noqa: S101  # part of `allowed`
-        self._busy = True
-        self.outbox.queue(())  # what waits there is part of the work that is now selected anew
-        head = ChunkHead(
-            term=self.assignment.term,
-            model=self.profile.model,
-            size=self.profile.size,
-            base_round=self.model.round_no,
-            weight=float(max(1, self._unoffered_steps)),
-            update_no=self.outbox.next_seq,
-        )
-        model = self.model
-        yield Compute(PrepareRelease(head, model.unreleased, model.synced, model.synced_before, gamma))
+        job = self._upload.prepare(self.assignment.term, self._resources.plan(self._payable()).gamma_up)
+        if job:
+            self._busy = True
+            yield Compute(job)
 
     def _prepared(self, event: ReleasePrepared, now: float) -> Iterator[Command]:
         self._busy = False
-        self._unoffered = self._unoffered_steps = 0
-        self.outbox.queue(event.pieces)
+        self._upload.prepared(event.pieces)
         yield from self._release(now)
         yield from self._pull(now)
         yield from self._train()
 
     def _release(self, now: float) -> Iterator[Command]:
-        """Let queued chunks go while the window has room: first durable, then sent."""
-        if not self._linked or self.assignment is None:
-            return
-        while self.outbox.may_release():
-            try:
-                paid = self.guard.pay_release(self.outbox.next_count)
-            except PrivacyError as error:
-                self.outbox.queue(())
-                yield tell("privacy budget exhausted", "warning", reason=str(error))
-                break
-            chunk, payload, op = self.outbox.release(now)
-            self.model.released(chunk, perturbed=self.guard.perturbs)
-            yield Persist((*paid, op))
-            yield self._to_leader(Kind.UPDATE, payload)
-        yield from self._schedule_resend(now)
+        if self._linked and self.assignment is not None:
+            yield from self._upload.release(DeviceId(self.assignment.leader), now)
 
     def _send_due(self, now: float) -> Iterator[Command]:
         if self._linked and self.assignment is not None:
-            for payload in self.outbox.due(now):
-                yield self._to_leader(Kind.UPDATE, payload)
-            yield from self._schedule_resend(now)
-
-    def _schedule_resend(self, now: float) -> Iterator[Command]:
-        due = self.outbox.next_due()
-        if due is None:
-            yield CancelTimer(_RESEND)
-        else:
-            yield SetTimer(_RESEND, max(due, now + 1.0))
-
-    def _to_leader(self, kind: Kind, message: Pull | bytes) -> Publish:
-        assert self.assignment is not None  # noqa: S101  # callers have one
-        return Publish(Topic(kind, self.profile.device, DeviceId(self.assignment.leader)), message)
+            yield from self._upload.send_due(DeviceId(self.assignment.leader), now)
 
     # --- download and training
 
@@ -401,7 +360,8 @@ class DeviceMachine:
         most = blocks if not self.model.complete else int(np.ceil(share * blocks))
         if most:
             self._pulling = True
-            yield self._to_leader(Kind.PULL, Pull(self.assignment.term, self.model.seen.astype("<f8").tobytes(), most))
+            pull = Pull(self.assignment.term, self.model.seen.astype("<f8").tobytes(), most)
+            yield Publish(Topic(Kind.PULL, self.profile.device, DeviceId(self.assignment.leader)), pull)
             yield SetTimer(_PULL, now + self._download.timeout_s)
 
     def _stop_waiting(self) -> Iterator[Command]:
@@ -417,7 +377,9 @@ class DeviceMachine:
 
     def _train(self) -> Iterator[Command]:
         """Train again unless there is a reason to wait; whatever ends that reason calls here again."""
-        waiting = self._busy or self._pulling or self._resting or self._unoffered >= self._training.max_unreleased
+        waiting = (
+            self._busy or self._pulling or self._resting or self._upload.trainings >= self._training.max_unreleased
+        )
         stopped = self.guard.needs_ledger or self.guard.exhausted or self._resources.throttle.paused
         if waiting or stopped or self.assignment is None or not self.model.complete:
             return

@@ -38,7 +38,7 @@ class LocalModel:
 
     def __init__(self, layout: BlockLayout, digest: bytes) -> None:
         self.layout = layout
-        self._digest = digest
+        self.digest = digest
         self.local: Vector = np.zeros(layout.size, np.float32)
         self.base: Vector = np.zeros(layout.size, np.float32)
         self.synced: Vector = np.zeros(layout.size, np.float32)
@@ -106,14 +106,14 @@ class LocalModel:
     def snapshot(self, next_seq: int) -> bytes:
         """What must survive a restart: the fields of a ModelSnapshot, without another copy of the vectors."""
         vectors = (self.local.data.cast("B"), self.base.data.cast("B"), self.held.data.cast("B"))
-        return msgspec.msgpack.encode((*vectors, self.round_no, next_seq, self._digest))
+        return msgspec.msgpack.encode((*vectors, self.round_no, next_seq, self.digest))
 
     def restore(self, stored: bytes) -> int:
         """Take up a snapshot; returns its `next_seq`. One of another model shape is refused."""
         snapshot = msgspec.msgpack.decode(stored, type=ModelSnapshot)
         if len(snapshot.local) != 4 * self.layout.size or len(snapshot.held) != self.layout.count:
             raise RefusedError("the stored model has another shape")
-        if snapshot.model != self._digest:
+        if snapshot.model != self.digest:
             raise RefusedError("the stored model is another one")
         self.local = np.frombuffer(snapshot.local, np.float32).copy()
         self.base = np.frombuffer(snapshot.base, np.float32).copy()

@@ -122,8 +122,8 @@ _ASSIGNMENT = Assignment(1, 0, "leader", SeqSet())
 def _blocks(layout: BlockLayout) -> Iterator[Blocks]:
     for index in range(layout.count):
         place = layout.bounds(index)
-        block = Block(index, 1.0, bytes(2 * (place.stop - place.start)))
-        yield Blocks(1, 0, "e", (block,), last=index == layout.count - 1)
+        block = Block(index, 1.0, "e", bytes(2 * (place.stop - place.start)))
+        yield Blocks(1, 0, (block,), last=index == layout.count - 1)
 
 
 def _device(seed: int) -> _Device:

@@ -3,7 +3,7 @@
 With P parameters, a release and a pull of each device every T seconds, k clusters:
 
     up = 2.0 γ P bytes in u = ceil(up / chunk) chunks, each with a receipt
-    down = 2 γ_d P bytes in d = ceil(down / blocks) answers to one pull
+    down = 1.0 γ_d P bytes in d = ceil(down / blocks) answers to one pull
     messages a second = N ((2u + d + 1) / T + 1 / heartbeat + 1 / echo)
     bytes a second, in and out alike = N (up + down) / T
     a leader's bytes a second, in and out together = N / k · (up + down) / T
@@ -19,12 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ofl_iot.protocol.chunks import BYTES_PER_PARAMETER
+from ofl_iot.protocol.values import BYTES_PER_VALUE
 from ofl_iot.roles.rules import DownloadRules, FleetRules, LeaderRules, UploadRules
 from ofl_iot.transport.settings import MqttSettings
 
 SIZES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
-DOWN_BYTES = 2.0
-"""Of a parameter of a block on the wire."""
 SMALL_KIB = 0.3
 """Receipts, pulls, telemetry."""
 
@@ -69,7 +68,7 @@ def demand(
     upload, download, leader, fleet, mqtt = UploadRules(), DownloadRules(), LeaderRules(), FleetRules(), MqttSettings()
     clusters = max(1, round(math.log2(devices)))
     up = BYTES_PER_PARAMETER[upload.values] * upload.gamma * parameters
-    down = DOWN_BYTES * download.gamma * parameters
+    down = BYTES_PER_VALUE[leader.values] * download.gamma * parameters
     chunks, answers = math.ceil(up / upload.chunk_bytes), math.ceil(down / leader.blocks_bytes)
     often = 1 / fleet.heartbeat_s + 1 / mqtt.echo_interval_s
     small_per_s = (chunks + 1) / period_s + often

@@ -15,6 +15,7 @@ from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.seqset import Seq, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
+from ofl_iot.protocol.values import DType, Values, check_values, decode_values
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z", max_length=MAX_ID_LENGTH)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -109,8 +110,16 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
     index: Count
     mileage: Annotated[float, msgspec.Meta(ge=0, le=1e30)]
-    values: bytes
-    """little-endian float16 or float32, as the enclosing message says"""
+    dtype: DType
+    values: Annotated[bytes, msgspec.Meta(min_length=2)]
+    """Coded as `protocol/values.py` says."""
+
+    def __post_init__(self) -> None:
+        check_values(self.dtype, self.values)
+
+    def read_values(self) -> Values:
+        """The parameters of the block."""
+        return decode_values(self.dtype, self.values)
 
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="blocks"):
@@ -119,7 +128,6 @@ class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="blocks"):
     term: Count
     round_no: Count
     """The global model these blocks stand on."""
-    dtype: Annotated[str, msgspec.Meta(pattern=r"^[ef]\Z")]
     blocks: tuple[Block, ...]
     last: bool
 

@@ -300,7 +300,7 @@ class DeviceMachine:
         if message.term != self.assignment.term:
             raise LateError(f"blocks of term {message.term}, this device is in {self.assignment.term}")
         for block in message.blocks:
-            self.model.downloaded(block, message.dtype, message.round_no)
+            self.model.downloaded(block, message.round_no)
         if message.last:
             yield from self._stop_waiting()
         elif self._pulling:

@@ -32,6 +32,7 @@ from ofl_iot.protocol.messages import (
     RoundOpen,
 )
 from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.protocol.values import BYTES_PER_VALUE, MAX_VALUE, encode_values
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.cluster_model import ClusterModel
 from ofl_iot.roles.commands import (
@@ -295,8 +296,7 @@ class LeaderMachine:
             return
         chosen = stalest_blocks(cluster.mileage, np.frombuffer(pull.seen, "<f8"), pull.max_blocks)
         yield self._receipt(sender, ())
-        half = self._rules.half_precision
-        batch = max(1, self._rules.blocks_bytes // (layout.block_size * (2 if half else 4)))
+        batch = max(1, int(self._rules.blocks_bytes / (layout.block_size * BYTES_PER_VALUE[self._rules.values])))
         batches = [chosen[at : at + batch] for at in range(0, len(chosen), batch)] or [chosen]
         for number, blocks in enumerate(batches, 1):
             yield Publish(
@@ -304,16 +304,15 @@ class LeaderMachine:
                 Blocks(
                     term=cluster.term,
                     round_no=cluster.round_no,
-                    dtype="e" if half else "f",
-                    blocks=tuple(self._block(int(block), half=half) for block in blocks),
+                    blocks=tuple(self._block(int(block)) for block in blocks),
                     last=number == len(batches),
                 ),
             )
 
-    def _block(self, index: int, *, half: bool) -> Block:
-        values = self._office.model[self.profile.layout.bounds(index)]
-        coded = np.clip(values, -65504, 65504).astype("<f2") if half else values.astype("<f4")
-        return Block(index, float(self._office.mileage[index]), coded.tobytes())
+    def _block(self, index: int) -> Block:
+        values = np.clip(self._office.model[self.profile.layout.bounds(index)], -MAX_VALUE, MAX_VALUE)
+        dtype, coded = encode_values(values, self._rules.values)
+        return Block(index, float(self._office.mileage[index]), dtype, coded)
 
     def _snapshot(self) -> list[StoreOp]:
         """The whole cluster model in place of the journal."""

@@ -81,16 +81,14 @@ class LocalModel:
         else:
             self.base[places] += chunk.read_values()
 
-    def downloaded(self, block: Block, dtype: str, round_no: int) -> None:
+    def downloaded(self, block: Block, round_no: int) -> None:
         """Take over a block of the leader's model without losing unreleased work."""
         if block.index >= self.layout.count:
             raise RefusedError(f"block {block.index} of a model of {self.layout.count} blocks")
         place = self.layout.bounds(block.index)
-        values = np.frombuffer(block.values, "<f2" if dtype == "e" else "<f4").astype(np.float32)
+        values = block.read_values()
         if len(values) != place.stop - place.start:
             raise RefusedError(f"block {block.index} has {len(values)} values, not {place.stop - place.start}")
-        if not np.isfinite(values).all():
-            raise RefusedError(f"block {block.index} holds a value that is not finite")
         self.local[place] += values - self.base[place]
         self.base[place] = values
         self.synced_before[place] = self.synced[place]

@@ -9,13 +9,14 @@ from typing import Literal
 import msgspec
 
 from ofl_iot.opportunity.plan import Plan, costs_of, limits_of, plan
-from ofl_iot.protocol.chunks import BYTES_PER_PARAMETER, Precision
+from ofl_iot.protocol.chunks import BYTES_PER_PARAMETER
 from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
+from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.rules import Fraction, NotNegative, Positive, TrainingRules
 from ofl_iot.roles.throttle import Pace, Throttle, throttle
 
-BYTES_DOWN = 2.1
-"""What a parameter takes on its way down: half a word and its part of the framing,"""
+BYTES_DOWN = 1.1
+"""What a parameter takes on its way down, as leaders send by default: a byte and its part of the framing,"""
 FRAMING = 0.1
 """which is added to what `BYTES_PER_PARAMETER` says of the way up."""
 

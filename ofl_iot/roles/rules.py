@@ -9,7 +9,7 @@ import msgspec
 
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
-from ofl_iot.protocol.chunks import Precision
+from ofl_iot.protocol.values import Precision
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -68,7 +68,8 @@ class LeaderRules(msgspec.Struct, frozen=True):
     """Chunks in the journal after which the cluster model is stored whole."""
     credits: AtLeastOne = 8
     resend_s: Positive = 6.0
-    half_precision: bool = True
+    values: Precision = "byte"
+    """How blocks travel: what rounding takes is below a hundredth of a block's largest parameter."""
     blocks_bytes: Annotated[int, msgspec.Meta(ge=1024, le=512 * 1024)] = 64 * 1024
 
 

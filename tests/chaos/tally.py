@@ -223,7 +223,7 @@ class TallyWorld:
                     encrypted=self.protection.mode == "threshold",
                     max_energy=self.protection.largest_update,
                 ),
-                LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, half_precision=False),
+                LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, values="single"),
                 Unweighted(),
                 keeper,
             )

@@ -12,11 +12,12 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from ofl_iot.protocol.chunks import Chunk, ChunkHead, Precision, split_update
-from ofl_iot.protocol.messages import MESSAGES_ON, Message, Part
+from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
+from ofl_iot.protocol.messages import MESSAGES_ON, Block, Message, Part
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
+from ofl_iot.protocol.values import Precision, encode_values
 
 ids = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,3}", fullmatch=True)
 counts = st.integers(0, 2**53 - 1)
@@ -54,6 +55,14 @@ def chunks(draw: st.DrawFn) -> Chunk:
 
 
 @st.composite
+def blocks(draw: st.DrawFn) -> Block:
+    size, places, values = draw(sparse_updates(max_size=300))
+    dense = np.zeros(size, np.float32)
+    dense[places] = values
+    return Block(draw(counts), draw(st.floats(0, 1e30)), *encode_values(dense, draw(precisions)))
+
+
+@st.composite
 def parts(draw: st.DrawFn) -> Part:
     number, more = draw(st.integers(0, 999)), draw(st.integers(1, 1000))
     digest, body = draw(st.binary(min_size=16, max_size=16)), draw(st.binary(max_size=99))
@@ -75,6 +84,7 @@ telemetries = st.builds(
     staleness=st.integers(0, 10**9),
 )
 _BY_HAND: dict[type, st.SearchStrategy[Any]] = {
+    Block: blocks(),
     Chunk: chunks(),
     Part: parts(),
     SeqSet: seq_sets,

@@ -18,17 +18,16 @@ from ofl_iot.errors import DecodeError
 from ofl_iot.protocol.chunks import (
     BYTES_PER_PARAMETER,
     MAX_MODEL_SIZE,
-    MAX_VALUE,
     Chunk,
     ChunkHead,
     Piece,
-    Precision,
     join_chunks,
     merge_chunk,
     split_update,
 )
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind
+from ofl_iot.protocol.values import MAX_VALUE, Precision
 from tests.protocol.samples import precisions, sparse_updates
 
 HALF_STEP = 2.0**-11

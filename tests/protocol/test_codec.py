@@ -219,7 +219,7 @@ def test_deep_nesting_is_refused() -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), -1.0])
 def test_numbers_that_are_not_finite_or_negative_are_refused(number: float) -> None:
     with pytest.raises(DecodeError):
-        decode(Kind.BLOCKS, encode(Blocks(1, 1, "e", (Block(0, number, b""),), last=True)))
+        decode(Kind.BLOCKS, encode(Blocks(1, 1, (Block(0, number, "e", bytes(2)),), last=True)))
     with pytest.raises(DecodeError):
         decode(Kind.ROUND_OPEN, encode(RoundOpen(1, 0, (), 0, number)))
 

@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from ofl_iot.protocol.chunks import ChunkHead, Precision, split_update
+from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.codec import Body, decode, decode_body, encode, encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
@@ -39,6 +39,7 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
+from ofl_iot.protocol.values import Precision
 from tests.protocol.samples import message_classes
 
 MODEL = b"\x01\x02\x03\x04\x05\x06\x07\x08"
@@ -89,8 +90,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     ),
     "blocks": (
         Kind.BLOCKS,
-        Blocks(3, 11, "e", (Block(2, 0.5, b"\x00\x3c"),), last=True),
-        "920196a6626c6f636b73030ba165919302cb3fe0000000000000c402003cc3",
+        Blocks(3, 11, (Block(2, 0.5, "e", b"\x00\x3c"),), last=True),
+        "920195a6626c6f636b73030b919402cb3fe0000000000000a165c402003cc3",
     ),
     "pull": (Kind.PULL, Pull(3, bytes.fromhex("000000000000f0bf"), 16), "920194a470756c6c03c408000000000000f0bf10"),
     "dense chunk": (

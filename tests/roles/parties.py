@@ -27,6 +27,7 @@ from ofl_iot.protocol.messages import (
 from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command, Compute, KeyMaterial, Persist, Publish, SetTimer, Tell
 from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
@@ -92,11 +93,11 @@ class NoKeys:
 
 
 def leader_machine(
-    name: DeviceId = A, *, snapshot_chunks: int = 3, half_precision: bool = False, max_energy: float = math.inf
+    name: DeviceId = A, *, snapshot_chunks: int = 3, values: Precision = "single", max_energy: float = math.inf
 ) -> LeaderMachine:
     """A leader that contributes in the clear."""
     profile = LeaderProfile(name, MODEL, device_machine(name).model.layout, encrypted=False, max_energy=max_energy)
-    rules = LeaderRules(block_size=BLOCK, snapshot_chunks=snapshot_chunks, half_precision=half_precision)
+    rules = LeaderRules(block_size=BLOCK, snapshot_chunks=snapshot_chunks, values=values)
     return LeaderMachine(profile, rules, Unweighted(), NoKeys())
 
 
@@ -151,8 +152,8 @@ def office(
 def whole_model(values: float | np.ndarray = 0.0, *, term: int = 1, round_no: int = 0) -> Blocks:
     """A leader's answer with every block."""
     vector = np.broadcast_to(np.asarray(values, "<f4"), SIZE)
-    blocks = tuple(Block(i, 1.0, vector[i * BLOCK : (i + 1) * BLOCK].tobytes()) for i in range(SIZE // BLOCK))
-    return Blocks(term, round_no, "f", blocks, last=True)
+    blocks = tuple(Block(i, 1.0, "f", vector[i * BLOCK : (i + 1) * BLOCK].tobytes()) for i in range(SIZE // BLOCK))
+    return Blocks(term, round_no, blocks, last=True)
 
 
 def global_model(round_no: int, values: float | np.ndarray = 0.0, included: tuple = ()) -> tuple[list[Part], Manifest]:

@@ -131,9 +131,9 @@ def test_training_begins_when_the_whole_model_is_here() -> None:
     machine.handle(LinkUp(), 0.0)
     machine.handle(assigned(assignment(leader=LEADER)), 0.0)
     model = whole_model(2.0)
-    half = Blocks(1, 0, "f", model.blocks[:2], last=False)
+    half = Blocks(1, 0, model.blocks[:2], last=False)
     assert machine.handle(blocks(half), 1.0) == [SetTimer("device.pull", 5.0)], "the rest is waited for"
-    commands = machine.handle(blocks(Blocks(1, 0, "f", model.blocks[2:], last=True)), 2.0)
+    commands = machine.handle(blocks(Blocks(1, 0, model.blocks[2:], last=True)), 2.0)
     assert kinds(commands) == ["CancelTimer", "Compute"]
     np.testing.assert_array_equal(jobs(commands, TrainLocally)[0].params, np.full(SIZE, 2.0))
 
@@ -529,7 +529,7 @@ def test_an_answer_that_is_coming_in_is_waited_for() -> None:
     machine.handle(Started(), 0.0)
     machine.handle(LinkUp(), 0.0)
     machine.handle(assigned(assignment(leader=LEADER)), 0.0)
-    commands = machine.handle(blocks(Blocks(1, 0, "f", whole_model().blocks[:1], last=False)), 3.0)
+    commands = machine.handle(blocks(Blocks(1, 0, whole_model().blocks[:1], last=False)), 3.0)
     assert timers(commands)["device.pull"] > 4.0
 
 

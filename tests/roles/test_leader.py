@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from ofl_iot.protocol.messages import (
 from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
+from ofl_iot.protocol.values import MAX_VALUE, Precision
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.commands import Command, Persist, ProtectContribution, Subscribe, Unsubscribe
 from ofl_iot.roles.events import (
@@ -42,6 +45,7 @@ from ofl_iot.roles.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader import OFFICE, STATE, LeaderMachine
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
+    BLOCK,
     MODEL,
     SIZE,
     A,
@@ -290,7 +294,7 @@ def test_a_pull_brings_a_receipt_and_the_stalest_blocks_first() -> None:
 
 def test_a_pull_of_what_is_known_is_answered_with_nothing() -> None:
     (answer,) = published(in_office().handle(pull(seen=100.0), 1.0), Kind.BLOCKS)
-    assert answer == Blocks(1, 0, "f", (), last=True)
+    assert answer == Blocks(1, 0, (), last=True)
 
 
 @pytest.mark.parametrize("seen", [np.nan, np.inf, -np.inf, 1e300])
@@ -298,12 +302,18 @@ def test_a_pull_with_absurd_mileages_does_no_harm(seen: float) -> None:
     assert kinds(in_office().handle(pull(seen=seen), 1.0)) == ["Publish RECEIPT", "Publish BLOCKS"]
 
 
-def test_half_precision_blocks_stay_finite() -> None:
-    machine = in_office(half_precision=True)
-    machine.handle(update(1, {0: 1e6, 1: -1e6, 2: 1.5}), 1.0)
+@pytest.mark.parametrize("values", get_args(Precision))
+@pytest.mark.parametrize("largest", [1.0, 1e6, 9e14])
+def test_blocks_are_the_model_but_for_rounding(values: Precision, largest: float) -> None:
+    machine = in_office(values=values)
+    for seq in (1, 2, 3):  # sums may go beyond what a chunk may hold
+        machine.handle(update(seq, {0: largest, 1: -largest, 2: 1.5}), 1.0)
+    model = np.clip(machine._office.model[:BLOCK], -MAX_VALUE, MAX_VALUE)
     (answer,) = published(machine.handle(pull(most=1), 2.0), Kind.BLOCKS)
     assert isinstance(answer, Blocks)
-    assert np.frombuffer(answer.blocks[0].values, "<f2").tolist() == [65504.0, -65504.0, 1.5, 0.0]
+    (block,) = answer.blocks
+    step = np.abs(model).max() / {"byte": 127, "half": 1024, "single": 2**23}[values]
+    np.testing.assert_allclose(block.read_values(), model, atol=0.51 * step)
 
 
 def test_a_large_answer_comes_in_several_messages_of_which_the_last_says_so() -> None:

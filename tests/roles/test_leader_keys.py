@@ -41,7 +41,7 @@ def material(key_id: bytes = KEY_ID) -> KeyMaterial:
 
 def leader(ring: Ring, *, encrypted: bool = True) -> LeaderMachine:
     profile = LeaderProfile(A, MODEL, device_machine(A).model.layout, encrypted)
-    machine = LeaderMachine(profile, LeaderRules(block_size=BLOCK, half_precision=False), Unweighted(), ring)
+    machine = LeaderMachine(profile, LeaderRules(block_size=BLOCK, values="single"), Unweighted(), ring)
     for event in (Started(), LinkUp(), assigned(office())):
         machine.handle(event, 0.0)
     parts, manifest = global_model(0)

@@ -128,7 +128,7 @@ def _result(system: str, task: Task, plan: Plan, watch: Watch, began: float) -> 
         bytes_down_per_device=watch.mean_bytes_down(),
         device_accuracies=_device_accuracies(watch, judge) if plan.judge_devices else {},
         leader_terms_by_type=_service(plan, watch),
-        operations=watch.operations(_sums(plan, watch, judge.size)),
+        operations=watch.operations(_sums(plan, watch, judge.size) if system == OFL else 0),
         parameters=judge.size,
         devices=len(task.devices),
         rounds=watch.completed,
@@ -137,6 +137,7 @@ def _result(system: str, task: Task, plan: Plan, watch: Watch, began: float) -> 
         wall_s=time.perf_counter() - began,
         server_bytes_up=server.up,
         server_bytes_down=server.down,
+        bytes_up_in_rounds=watch.mean_bytes_in_rounds(federation) if system == OFL else 0.0,
     )
 
 

@@ -94,7 +94,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     bytes_up_device_role: float
     """Of it, what it sends as a device;"""
     bytes_up_leader_role: float
-    """and what it sends while it leads a cluster."""
+    """and what it sends while it leads a cluster;"""
     bytes_down_per_device: float
     device_accuracies: dict[str, float]
     """Of the devices' own models on the judge's samples; empty unless asked for."""
@@ -113,3 +113,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What the server or coordinator sends, whole run;"""
     server_bytes_down: int = 0
     """and what it receives."""
+    bytes_up_in_rounds: float = 0.0
+    """OFL: of what a leader sends, ciphertexts or models, decryption shares and keys; the rest goes to its members."""

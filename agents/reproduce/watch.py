@@ -22,7 +22,8 @@ Progress = Callable[[float, float], None]
 LAST_SHARE = 0.1
 """The accuracy of a run is the mean over this last part of its time."""
 
-_LEADER_KINDS = {Kind.RECEIPT, Kind.BLOCKS, Kind.CONTRIBUTION, Kind.SHARE, Kind.KEYS}
+_ROUND_KINDS = {Kind.CONTRIBUTION, Kind.SHARE, Kind.KEYS}
+_LEADER_KINDS = {Kind.RECEIPT, Kind.BLOCKS, *_ROUND_KINDS}
 
 
 @dataclass
@@ -89,7 +90,14 @@ class Watch:
             to_server = topics.pattern(Kind.UPDATE, sender=name, receiver=COORDINATOR)
             # Of a baseline's head: what its own device sends to the head does not leave it.
             heads = {to_server} if any(matches(to_members, topic) for topic in up) else set()
-            sent += sum(size for topic, size in up.items() if topic in heads or _is_leaders(topics, topic))
+            sent += sum(size for topic, size in up.items() if topic in heads or _kind(topics, topic) in _LEADER_KINDS)
+        return sent / len(self.names)
+
+    def mean_bytes_in_rounds(self, federation: FederationId) -> float:
+        """What OFL's leaders sent to the coordinator and to each other for its rounds, a device, so far."""
+        topics = Topics(federation)
+        traffic = [self.running.broker.session(name).traffic.up_by_topic for name in self.names]
+        sent = sum(size for up in traffic for topic, size in up.items() if _kind(topics, topic) in _ROUND_KINDS)
         return sent / len(self.names)
 
     def operations(self, multiply_adds: int = 0) -> Operations:
@@ -118,9 +126,9 @@ class Watch:
         return self.world
 
 
-def _is_leaders(topics: Topics, topic: str) -> bool:
-    """Whether only leaders send there; the baselines' letters to their server are on no topic of production."""
+def _kind(topics: Topics, topic: str) -> Kind | None:
+    """What is said there; None for the baselines' letters to their server, which are on no topic of production."""
     try:
-        return topics.parse(topic).kind in _LEADER_KINDS
+        return topics.parse(topic).kind
     except TopicError:
-        return False
+        return None

@@ -163,7 +163,7 @@ def test_what_devices_send_is_split_by_role_in_a_file_of_its_own() -> None:
     sheet = accuracy.EXPERIMENT.section(Options(), Found(finished)).sheets["table3-bytes"]
     assert sheet.columns == accuracy.BYTES_COLUMNS
     assert ("mnist", "ofl") in {row[:2] for row in sheet.rows}
-    for _, _, total, as_device, as_leader, share, seeds in sheet.rows:
+    for _, _, total, as_device, as_leader, _, share, seeds in sheet.rows:
         assert as_device == pytest.approx(0.75 * float(str(total)), abs=1)
         assert as_leader == pytest.approx(0.25 * float(str(total)), abs=1)
         assert (share, seeds) == (0.25, 3)

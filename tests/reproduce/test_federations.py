@@ -50,6 +50,8 @@ def test_ofl_splits_what_devices_and_leaders_send(task: Task) -> None:
     assert result.bytes_up_device_role > 0
     assert result.bytes_up_leader_role > 0
     assert result.bytes_up_per_device == pytest.approx(result.bytes_up_device_role + result.bytes_up_leader_role)
+    models = 2 * 2 * 4 * result.parameters  # of two leaders in two rounds
+    assert models < result.devices * result.bytes_up_in_rounds < 1.1 * models
     assert sum(result.leader_terms_by_type.values()) > 0
     assert result.operations.merged_parameters > 0
     assert result.rounds == 2
@@ -68,6 +70,15 @@ def test_a_private_fedavg_trains_with_noise(task: Task) -> None:
     assert run_system("fedavg", task, plan).curve != run_system("fedavg", task, Plan(rounds=2, steps=2)).curve
     with pytest.raises(ConfigError, match="paper"):
         run_system("fedavg", task, Plan(privacy="paper"))
+
+
+def test_a_baseline_takes_its_options(task: Task) -> None:
+    plan = Plan(rounds=4, steps=2, options={"first_split_round": 1, "small_mean": 9.0, "large_update": 0.0})
+    whole, split = run_system("fedavg", task, Plan(rounds=4, steps=2)), run_system("cfl", task, plan)
+    assert split.curve != whole.curve
+    assert split.bytes_up_in_rounds == 0
+    with pytest.raises(ConfigError, match="options"):
+        run_system("cfl", task, Plan(rounds=1, options={"small_mean": "much"}))
 
 
 @pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"ofl", "ifca"}))

@@ -23,7 +23,16 @@ from agents.reproduce.verdicts import RULE, Spread, Target, ahead, common_level,
 from ofl_iot.workloads.catalogue import GRAPHS, IMAGES
 
 COLUMNS = ("dataset", "system", "accuracy_mean", "accuracy_std", "bytes_up_per_device", "paper")
-BYTES_COLUMNS = ("dataset", "system", "bytes_up_per_device", "as_device", "as_leader", "leader_share", "seeds")
+BYTES_COLUMNS = (
+    "dataset",
+    "system",
+    "bytes_up_per_device",
+    "as_device",
+    "as_leader",
+    "in_rounds",
+    "leader_share",
+    "seeds",
+)
 EIGHTH = 1 / 8
 LEVELS = (0.9, 0.95, 0.99, 1.0)
 FAIRNESS = (
@@ -271,6 +280,7 @@ class _Sent:
     system: str
     as_device: float
     as_leader: float
+    in_rounds: float
     seeds: int
 
     @property
@@ -287,6 +297,7 @@ def _sent(rows: Rows) -> list[_Sent]:
             system,
             _mean(each.bytes_up_device_role for each in found),
             _mean(each.bytes_up_leader_role for each in found),
+            _mean(each.bytes_up_in_rounds for each in found),
             len(found),
         )
         for dataset, system, _, found in rows
@@ -302,15 +313,19 @@ def _roles_table(rows: Rows) -> Table:
             size_text(each.total),
             size_text(each.as_device),
             size_text(each.as_leader),
+            size_text(each.in_rounds) if each.in_rounds else "",
             f"{each.as_leader / each.total:.0%}",
         )
         for each in _sent(rows)
     ]
     caption = (
         "Where the bytes go: what a device sends for itself, and what it sends while it leads a cluster (OFL's leader, "
-        "RFL-HA's head); mean over all devices, whether or not they ever led. FedAvg and CFL have no leaders."
+        "RFL-HA's head); mean over all devices, whether or not they ever led. FedAvg and CFL have no leaders. In "
+        "rounds: of it, OFL's ciphertexts, decryption shares and keys; the rest are blocks of the model for members."
     )
-    return table(("data", "system", "up per device", "as device", "as leader", "leader's share"), shown, caption)
+    return table(
+        ("data", "system", "up per device", "as device", "as leader", "in rounds", "leader's share"), shown, caption
+    )
 
 
 def _roles_sheet(rows: Rows) -> Sheet:
@@ -323,6 +338,7 @@ def _roles_sheet(rows: Rows) -> Sheet:
                 round(each.total),
                 round(each.as_device),
                 round(each.as_leader),
+                round(each.in_rounds),
                 round(each.as_leader / each.total, 4),
                 each.seeds,
             )

@@ -6,7 +6,7 @@ They were not the same number for each system: about
 
 | | MNIST | SVHN | Cora | CiteSeer | PubMed | |
 | --- | --- | --- | --- | --- | --- | --- |
-| OFL | 13 | 6 | 16 | 5 | 10 | rates 0.02 to 0.1, 5 to 40 steps, rounds, gamma_down, clusters, one or two bytes a value |
+| OFL | 13 | 6 | 16 | 5 | 10 | rates 0.02 to 0.1, 5 to 40 steps, rounds, gamma_down, clusters, bytes a value |
 | FedAvg | 5 | 2 | 4 | 3 | 4 | rates, momentum 0.5 and 0.9, 10 and 20 steps |
 | RFL-HA | | 2 | 4 | | 4 | rates, clusters, alpha; two on Fashion-MNIST, too |
 | CFL | | | 3 | | | when it splits |

@@ -13,7 +13,7 @@ released what `read_values` gives (`roles/local_model.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
@@ -136,21 +136,6 @@ def split_update(
         )
         for seq, place in enumerate(order, 1)
     ]
-
-
-def join_chunks(chunks: Iterable[Chunk]) -> tuple[Indices, Values]:
-    """The sparse update that these chunks of one release hold together, ascending by place."""
-    parts: Sequence[Chunk] = sorted(chunks, key=lambda chunk: chunk.start)
-    if not parts:
-        return np.empty(0, np.int64), np.empty(0, np.float32)
-    indices = np.concatenate([chunk.read_indices() for chunk in parts])
-    values = np.concatenate([chunk.read_values() for chunk in parts])
-    return indices, values
-
-
-def merge_chunk(model: Values, chunk: Chunk, step: float) -> None:
-    """model[indices] += step · values, in place (the update form of Algorithm 2, line 18)."""
-    model[chunk.read_indices()] += np.float32(step) * chunk.read_values()
 
 
 def _check_update(head: ChunkHead, indices: npt.NDArray[np.integer], values: Values) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 import tracemalloc
+from collections.abc import Iterable
 from typing import get_args
 
 import msgpack
@@ -21,8 +22,6 @@ from ofl_iot.protocol.chunks import (
     Chunk,
     ChunkHead,
     Piece,
-    join_chunks,
-    merge_chunk,
     split_update,
 )
 from ofl_iot.protocol.codec import decode, encode
@@ -50,6 +49,13 @@ def split(
     return split_update(head(size), places, values, np.abs(values), precision=precision, target_bytes=target_bytes)
 
 
+def joined(chunks: Iterable[Chunk]) -> tuple[np.ndarray, np.ndarray]:
+    """The sparse update that chunks of one release hold together."""
+    parts = sorted(chunks, key=lambda chunk: chunk.start)
+    places = [chunk.read_indices() for chunk in parts]
+    return np.concatenate([[], *places]), np.concatenate([[], *(chunk.read_values() for chunk in parts)])
+
+
 # --- splitting and joining
 
 
@@ -59,7 +65,7 @@ def test_joined_in_any_order_the_chunks_are_the_update(update: tuple, chance: ob
     size, places, values = update
     chunks = [piece.chunk for piece in split(size, places, values)]
     chance.shuffle(chunks)  # type: ignore[attr-defined]
-    joined_places, joined_values = join_chunks(chunks)
+    joined_places, joined_values = joined(chunks)
     np.testing.assert_array_equal(joined_places, places)
     np.testing.assert_array_equal(joined_values, values)
 
@@ -71,7 +77,7 @@ def test_any_subset_of_the_chunks_is_a_part_of_the_update(update: tuple, data: s
     whole = dict(zip(places.tolist(), values.tolist(), strict=True))
     chunks = [piece.chunk for piece in split(size, places, values)]
     subset = [chunk for chunk in chunks if data.draw(st.booleans())]
-    joined_places, joined_values = join_chunks(subset)
+    joined_places, joined_values = joined(subset)
     assert len(joined_places) == sum(chunk.count for chunk in subset)
     assert all(whole[p] == v for p, v in zip(joined_places.tolist(), joined_values.tolist(), strict=True))
 
@@ -83,11 +89,11 @@ def test_merged_in_any_order_the_chunks_do_what_they_hold_together(
 ) -> None:
     size, places, values = update
     chunks = [piece.chunk for piece in split(size, places, values, precision=precision)]
-    _, values = join_chunks(chunks)
+    _, values = joined(chunks)
     chance.shuffle(chunks)  # type: ignore[attr-defined]
     model, expected = np.ones(size, np.float32), np.ones(size, np.float32)
     for chunk in chunks:
-        merge_chunk(model, chunk, 0.5)
+        model[chunk.read_indices()] += np.float32(0.5) * chunk.read_values()
     expected[places] += np.float32(0.5) * values
     np.testing.assert_array_equal(model, expected)
 
@@ -106,7 +112,7 @@ def test_chunks_are_numbered_from_one_the_most_useful_first(update: tuple, preci
 @given(sparse_updates(max_value=1e3))
 def test_half_precision_rounds_each_value_by_at_most_half_a_step(update: tuple) -> None:
     size, places, values = update
-    _, rounded = join_chunks(piece.chunk for piece in split(size, places, values, precision="half"))
+    _, rounded = joined(piece.chunk for piece in split(size, places, values, precision="half"))
     assert np.all(np.abs(rounded - values) <= np.maximum(HALF_STEP * np.abs(values), LEAST_HALF))
 
 
@@ -191,8 +197,6 @@ def test_gaps_of_any_length_survive() -> None:
 
 def test_an_empty_update_has_no_chunks() -> None:
     assert split(10, np.empty(0, np.int64), np.empty(0, np.float32)) == []
-    places, values = join_chunks([])
-    assert len(places) == len(values) == 0
 
 
 @pytest.mark.parametrize("precision", get_args(Precision))

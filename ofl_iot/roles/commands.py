@@ -219,6 +219,8 @@ class ScoreRound:
     active: tuple[str, ...]
     size: int
     """Parameters of the model."""
+    attempt: int = 0
+    """Grows when a round is opened again: a job of an earlier attempt may still be running."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,7 @@ class WeighRound:
     evidence: dict[str, float]
     values: bytes = field(default=b"", repr=False)
     """In place of shares: what the decryptor got out of them, and `active` who decrypted."""
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,7 @@ class FinishRound:
     shares: dict[str, bytes] = field(repr=False)
     values: bytes = field(default=b"", repr=False)
     """In place of shares: the sum that the decryptor got out of them."""
+    attempt: int = 0
 
 
 @dataclass(frozen=True)

@@ -65,15 +65,15 @@ class SealedRound:
 
     def score(self, active: tuple[str, ...]) -> Compute:
         """Compute the scores on ciphertext."""
-        return Compute(ScoreRound(self.round_no, self.key, self.contributions, active, self.size))
+        return Compute(ScoreRound(self.round_no, self.key, self.contributions, active, self.size, self.attempt))
 
     def weigh(self, active: tuple[str, ...], shares: dict[str, bytes], values: bytes = b"") -> Compute:
         """Judge the decrypted scores and weigh the models, on ciphertext."""
-        return Compute(WeighRound(self.round_no, shares, active, dict(self.evidence), values))
+        return Compute(WeighRound(self.round_no, shares, active, dict(self.evidence), values, self.attempt))
 
     def finish(self, shares: dict[str, bytes], values: bytes = b"") -> Compute:
         """Make the round's update of the decrypted sum."""
-        return Compute(FinishRound(self.round_no, shares, values))
+        return Compute(FinishRound(self.round_no, shares, values, self.attempt))
 
     def label(self, stage: str, turn: int) -> str:
         """How the parts of a request and of its answers are named."""

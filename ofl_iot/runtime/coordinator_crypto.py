@@ -5,6 +5,7 @@ Importing the kernels costs a second and tens of megabytes, so everything here l
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 class _RoundInHand:
     """What the coordinator keeps of an encrypted round between its jobs."""
 
+    number: tuple[int, int]
+    """Round and attempt."""
     public: PublicKey
     models: dict[DeviceId, EncryptedModel]
     contributions: Mapping[str, Contributed]
@@ -60,14 +63,18 @@ class _RoundInHand:
 
 
 class CoordinatorCrypto:
-    """The coordinator's jobs: it computes on what it cannot read."""
+    """The coordinator's jobs: it computes on what it cannot read.
+
+    It has one round in hand, the newest that was scored. A job of an abandoned round may still be running in its
+    thread, and whenever it ends it changes nothing of a newer one.
+    """
 
     def __init__(self, federation: FederationId, rules: ProtectionRules, entropy: Entropy) -> None:
         self._federation = federation
         self._rules = rules
         self._entropy = entropy
         self._round: _RoundInHand | None = None
-        self._round_no = -1
+        self._changing = threading.Lock()
 
     def make_keys(self, job: MakeKeys) -> KeysMade:
         """Sum the public parts of the joint key."""
@@ -106,15 +113,14 @@ class CoordinatorCrypto:
         server_dec = EntrustedServerDec() if self._rules.server == DECRYPTOR else OwnServerDec(self._entropy)
         request = server_dec.ask_scores(public, scores, job.active)
         by_leader = {each.leader: each for each in job.contributions}
-        self._round = _RoundInHand(public, models, by_leader, refused, server_dec)
-        self._round_no = job.round_no
+        self._take_up(_RoundInHand(_number(job), public, models, by_leader, refused, server_dec))
         return DecryptionRequested(job.round_no, SCORES, request, tuple(models))
 
     def weigh(self, job: WeighRound) -> DecryptionRequested:
         """Judge the scores once, then make the weighted sum ready for this active set."""
         from ofl_iot.crypto.encryption import weighted_sum
 
-        held = self._in_hand(job.round_no)
+        held = self._in_hand(job)
         if job.shares or job.values:
             self._judge(held, job)
         leaders = [leader for leader, weight in held.weights.items() if weight > 0]
@@ -127,11 +133,11 @@ class CoordinatorCrypto:
 
     def finish(self, job: FinishRound) -> RoundAggregated:
         """FinDec: the weighted sum in the clear."""
-        held = self._in_hand(job.round_no)
+        held = self._in_hand(job)
         if held.verdict is None:
             raise RoundError("the model was not asked for")
         update = held.server_dec.model(job)
-        self._round = None
+        self._put_down(held)
         return RoundAggregated(
             job.round_no,
             update,
@@ -162,10 +168,25 @@ class CoordinatorCrypto:
         )
         held.weights, held.verdict = weigh(round_scores, held.contributions, job.evidence, self._rules.s_factor)
 
-    def _in_hand(self, round_no: int) -> _RoundInHand:
-        if self._round is None or round_no != self._round_no:
-            raise RoundError(f"round {round_no} is not in hand")
-        return self._round
+    def _take_up(self, scored: _RoundInHand) -> None:
+        with self._changing:
+            if self._round is None or scored.number >= self._round.number:
+                self._round = scored
+
+    def _in_hand(self, job: WeighRound | FinishRound) -> _RoundInHand:
+        held = self._round
+        if held is None or held.number != _number(job):
+            raise RoundError(f"round {job.round_no} is not in hand")
+        return held
+
+    def _put_down(self, finished: _RoundInHand) -> None:
+        with self._changing:
+            if self._round is finished:
+                self._round = None
+
+
+def _number(job: ScoreRound | WeighRound | FinishRound) -> tuple[int, int]:
+    return job.round_no, job.attempt
 
 
 def _usable(context: KeyContext, job: ScoreRound) -> tuple[dict[DeviceId, EncryptedModel], dict[str, str]]:

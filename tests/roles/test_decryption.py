@@ -18,8 +18,10 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import AnswerDecryption, FinishRound, KeyMaterial, ScoreRound, WeighRound
 from ofl_iot.roles.decryption import WRONG, Decryption
-from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, RoundAggregated
+from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, Event, JobFailed, RoundAggregated, Vector
 from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.runtime.server_dec import OwnServerDec
+from ofl_iot.runtime.toolbox import run_job
 from tests.roles.circle import RULES, Circle, lossy, mean_of, names, updates_of
 
 A, B, C, D = names(4)
@@ -301,6 +303,60 @@ def test_too_few_shares_do_not_decrypt() -> None:
         tools[FinishRound](finish)
     with pytest.raises(Exception, match="round 7 is not in hand"):
         tools[FinishRound](replace(finish, round_no=7))
+
+
+LATE = 4, 0
+"""Round and attempt of the jobs that end late."""
+
+
+def jobs_of(circle: Circle) -> tuple[ScoreRound, WeighRound, FinishRound]:
+    """The jobs of the late round, which went well."""
+    round_no, attempt = LATE
+    contributions = circle.contributions(updates_of(names(3), seed=1), round_no)
+    assert circle.decrypt(contributions, round_no, attempt=attempt) is not None
+    done = [job for _, job in circle.done if isinstance(job, ScoreRound | WeighRound | FinishRound)]
+    score, weigh, finish = done
+    assert isinstance(score, ScoreRound)
+    assert isinstance(weigh, WeighRound)
+    assert isinstance(finish, FinishRound)
+    return score, weigh, finish
+
+
+@pytest.mark.parametrize("newer", [(5, 0), (4, 1)], ids=["round", "attempt"])
+def test_the_scores_of_an_abandoned_round_that_come_late_change_nothing_of_the_next(newer: tuple[int, int]) -> None:
+    circle, updates = circle_of(3), updates_of(names(3))
+    score, weigh, finish = jobs_of(circle)
+    tools = circle.tools[COORDINATOR]
+
+    def behind_late_jobs(job: WeighRound | FinishRound) -> Event:
+        tools[ScoreRound](score)
+        for late in (weigh, finish):
+            assert isinstance(run_job(tools, late), JobFailed)
+        return run_job(tools, job)
+
+    circle.tools[COORDINATOR] = {**tools, WeighRound: behind_late_jobs, FinishRound: behind_late_jobs}
+    round_no, attempt = newer
+    check(circle.decrypt(circle.contributions(updates, round_no), round_no, attempt=attempt), updates, 3)
+    assert not circle.office.failures
+
+
+def test_a_round_that_is_finished_late_is_not_finished_in_place_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    circle, updates = circle_of(3), updates_of(names(3))
+    score, weigh, _ = jobs_of(circle)
+    tools = circle.tools[COORDINATOR]
+    decrypt = OwnServerDec.model
+
+    def slow(server_dec: OwnServerDec, job: FinishRound) -> Vector:
+        """While this round is decrypted the next one is scored."""
+        monkeypatch.setattr(OwnServerDec, "model", decrypt)
+        tools[ScoreRound](replace(score, round_no=5, contributions=circle.contributions(updates, 5)))
+        return decrypt(server_dec, job)
+
+    monkeypatch.setattr(OwnServerDec, "model", slow)
+    assert circle.decrypt(score.contributions, 4, attempt=1) is not None
+    failed = run_job(tools, replace(weigh, round_no=5))
+    assert isinstance(failed, JobFailed)
+    assert "made for round 4, this is round 5" in failed.reason, "it is in hand, though not for these shares"
 
 
 def test_the_silent_are_asked_again_at_half_time_and_the_link_back_sends_all() -> None:

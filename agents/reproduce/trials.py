@@ -23,7 +23,7 @@ GRID = 60
 
 
 def trial(
-    options: Options, dataset: str, system: str, seed: int, *, dealing: Dealing | None = None, **changes: Any
+    options: Options, dataset: str, system: str, seed: int, /, *, dealing: Dealing | None = None, **changes: Any
 ) -> Cell:
     """A cell with the chosen plan of the system on the data set; `dealing` and `changes` differ from it.
 

@@ -1,7 +1,7 @@
 """What is said on each topic: frozen msgspec Structs, msgpack arrays on the wire.
 
-Fields may be appended with a default; old readers ignore what they do not know. Anything else needs a new
-`codec.VERSION`. Numbers are finite and ids well formed, or the message does not decode.
+Fields may be appended with a default; old readers ignore what they do not know. From the first release on, anything
+else needs a new `codec.VERSION`. Numbers are finite and ids well formed, or the message does not decode.
 """
 
 from __future__ import annotations

@@ -58,6 +58,18 @@ def _scale_for(largest: float) -> float:
     return min(max(rounded, _LEAST_SCALE), _LARGEST_SCALE)
 
 
+def encode_model(values: Values, precision: Precision) -> tuple[str, bytes]:
+    """As `encode_values`, but bytes only where they do: nothing makes good what rounding takes from a model.
+
+    A loud parameter makes a scale that blurs its neighbours. More than a tenth of their deviation becomes halves: of
+    normal values the largest of a thousand is some 3.5 deviations, of such ones more than 12.7.
+    """
+    deviation = float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
+    if precision == "byte" and float(np.abs(values).max()) > 0.1 * _LEVELS * deviation:
+        return encode_values(values, "half")
+    return encode_values(values, precision)
+
+
 def decode_values(dtype: str, coded: bytes) -> Values:
     """The values of a code that `check_values` accepts."""
     if dtype == "b":

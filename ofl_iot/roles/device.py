@@ -19,6 +19,7 @@ from ofl_iot.protocol.messages import Assignment, Blocks, Pull, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.protocol.values import bounded
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.commands import (
     CancelTimer,
@@ -310,7 +311,7 @@ class DeviceMachine:
 
     def _trained(self, event: Trained, now: float) -> Iterator[Command]:
         self._busy = False
-        if not np.isfinite(event.params).all():
+        if not bounded(event.params):
             yield tell("training diverged", "error", loss=event.loss)
             yield from self._rest(_RETRY_S, now)
             return

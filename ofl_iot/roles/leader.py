@@ -32,7 +32,7 @@ from ofl_iot.protocol.messages import (
     RoundOpen,
 )
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.protocol.values import BYTES_PER_VALUE, MAX_VALUE, encode_values
+from ofl_iot.protocol.values import BYTES_PER_VALUE, MAX_VALUE, encode_model
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.cluster_model import ClusterModel
 from ofl_iot.roles.commands import (
@@ -311,7 +311,7 @@ class LeaderMachine:
 
     def _block(self, index: int) -> Block:
         values = np.clip(self._office.model[self.profile.layout.bounds(index)], -MAX_VALUE, MAX_VALUE)
-        dtype, coded = encode_values(values, self._rules.values)
+        dtype, coded = encode_model(values, self._rules.values)
         return Block(index, float(self._office.mileage[index]), dtype, coded)
 
     def _snapshot(self) -> list[StoreOp]:

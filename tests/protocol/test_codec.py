@@ -216,6 +216,30 @@ def test_deep_nesting_is_refused() -> None:
         decode_body(Contribution, b"\x92\x01" + b"\x91" * 100_000)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("e", b"\x00\x7e"),
+        ("e", b"\x00\x7c"),
+        ("e", b"\x00\x3c\x00"),
+        ("f", b"\x00\x00\xc0\x7f"),
+        ("f", np.array([1e16], "<f4").tobytes()),
+        ("b", np.array([np.nan], "<f4").tobytes() + b"\x01"),
+        ("b", np.array([0.0], "<f4").tobytes() + b"\x01"),
+        ("b", np.array([1.0], "<f4").tobytes() + b"\x80"),
+        ("b", np.array([1.0], "<f4").tobytes()),
+        ("d", bytes(8)),
+    ],
+)
+def test_a_block_of_what_cannot_be_trained_on_is_refused(dtype: str, values: bytes) -> None:
+    sound = encode(Blocks(1, 1, (Block(0, 1.0, "b", np.array([1.0], "<f4").tobytes() + b"\x01"),), last=True))
+    wire = msgpack.unpackb(sound)
+    wire[1][3][0][2:] = [dtype, values]
+    with pytest.raises(DecodeError):
+        decode(Kind.BLOCKS, msgpack.packb(wire))
+    decode(Kind.BLOCKS, sound)
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), -1.0])
 def test_numbers_that_are_not_finite_or_negative_are_refused(number: float) -> None:
     with pytest.raises(DecodeError):

@@ -15,6 +15,7 @@ from ofl_iot.protocol.messages import Blocks, Pull, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.protocol.values import bounded
 from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
@@ -467,11 +468,12 @@ def test_work_is_not_released_twice_while_a_new_release_is_prepared() -> None:
     assert np.all(machine.model.unreleased >= 0), "more was released than was trained"
 
 
-def test_a_training_that_diverged_is_dropped() -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_a_training_that_diverged_is_dropped(value: float) -> None:
     machine = device_machine()
     (job,) = jobs(begin(machine), TrainLocally)
-    machine.handle(Trained(job.params, np.full(SIZE, np.nan, np.float32), np.nan, 1, 0.01), 1.0)
-    assert np.isfinite(machine.model.local).all()
+    machine.handle(Trained(job.params, np.full(SIZE, value, np.float32), np.nan, 1, 0.01), 1.0)
+    assert bounded(machine.model.local)
 
 
 def test_a_device_that_lost_its_store_numbers_on_even_after_a_crash() -> None:

@@ -17,8 +17,15 @@ from agents.reproduce.verdicts import Spread
 
 LARGE_DATA = ("mnist", "pubmed")
 LARGE_HIDDEN = 32
-LARGE_PLAN = {"rounds": 30, "steps": 10, "step_s": 0.3, "round_s": 8.0, "judge_devices": False}
-"""Many devices: small models, and about two trainings of ten steps in each round."""
+LARGE_PLAN = {
+    "rounds": 30,
+    "steps": 10,
+    "step_s": 0.3,
+    "round_s": 8.0,
+    "judge_devices": False,
+    "options": {"leader": {"block_size": 1024}, "merge": {"gate": False}},
+}
+"""Many devices: small models, about two trainings of ten steps in each round, log2 N clusters."""
 QUICK_LARGE = {**LARGE_PLAN, "rounds": 6}
 
 

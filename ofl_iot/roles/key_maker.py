@@ -105,7 +105,7 @@ class KeyMaker:
             attempt=self._attempt,
             leaders=len(members),
             threshold=threshold,
-            colluding_leaders_that_learn_nothing=threshold - 1,
+            colluding_leaders_that_learn_nothing=max(0, min(threshold - 1, len(members) - 2)),  # all but one: the sum
         )
         yield SetTimer(DEADLINE, now + self._rules.key_deadline_s)
         yield from self.send_due(now)

@@ -46,6 +46,14 @@ def test_everyone_is_called_and_the_collusion_bound_is_told() -> None:
     assert timers(commands)[DEADLINE] == 60.0
 
 
+@pytest.mark.parametrize(
+    ("leaders", "threshold", "bound"), [(2, "all", 0), (2, "majority", 0), (3, "all", 1), (3, "majority", 1)]
+)
+def test_of_a_sum_and_all_terms_but_one_the_last_is_known(leaders: int, threshold: object, bound: int) -> None:
+    (told,) = [c for c in maker(threshold=threshold).begin(5, MEMBERS[:leaders], 0.0) if isinstance(c, Tell)]
+    assert told.fields["colluding_leaders_that_learn_nothing"] == bound
+
+
 @pytest.mark.parametrize(("threshold", "expected"), [("all", 3), ("majority", 2), (2, 2), (3, 3)])
 def test_the_threshold_is_a_rule(threshold: object, expected: int) -> None:
     made = maker(threshold=threshold)

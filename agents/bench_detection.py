@@ -20,7 +20,7 @@ import numpy as np
 from agents.attack_cases import ATTACKS, Attack, leader_cases
 from agents.detection_report import Outcome, averages, check_targets, markdown
 from agents.learning_cases import Case, Laboratory, Scale
-from agents.learning_data import CLASSES, ImageWorkload, Part, deal, load_corpus
+from agents.learning_data import CLASSES, Corpus, ImageWorkload, Part, deal, load_corpus
 from agents.learning_federation import Judge, Member, Observer, make_world
 from agents.simulate import device_names
 from ofl_iot.ids import COORDINATOR
@@ -138,11 +138,11 @@ class _Watched:
 class Range:
     """Runs federations of one size on one corpus under attack."""
 
-    def __init__(self, folder: Path | None, size: Size) -> None:
+    def __init__(self, corpus: Corpus, size: Size) -> None:
         self.size = size
         self._devices = size.leaders * size.devices_per_cluster
         scale = Scale(devices=self._devices, rounds=size.rounds, train=size.train, hidden=size.hidden)
-        self._laboratory = Laboratory(load_corpus(folder, size.train), scale)
+        self._laboratory = Laboratory(corpus, scale)
         self._clusters: dict[int, list[tuple[str, ...]]] = {}
 
     @property
@@ -252,7 +252,7 @@ def run(
     """The whole table: one row per attack, number of malicious leaders and form, averaged over the seeds."""
     began = time.perf_counter()
     size = size or (QUICK if quick else Size())
-    shooting = Range(data_folder(data), size)
+    shooting = Range(load_corpus(data_folder(data), size.train), size)
     rows = []
     for attack, malicious in leader_cases(size.leaders) if cases is None else cases:
         for form in forms:

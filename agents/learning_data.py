@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
+from ofl_iot.workloads.catalogue import DATA_SETS
 from ofl_iot.workloads.dense import DenseNet, Samples
 from ofl_iot.workloads.dense_workload import DenseWorkload
 from ofl_iot.workloads.digits import load_digits
-from ofl_iot.workloads.idx import halved, load_idx
+from ofl_iot.workloads.idx import FILES, IdxImages, halved, idx_home, images_of, load_idx, parse_idx
 from ofl_iot.workloads.splits import split_dirichlet
 
 Floats = npt.NDArray[np.float32]
@@ -25,6 +26,9 @@ CLASSES = 10
 VALIDATION = 5_000
 """The last images of the training file: settings are chosen on them, and nothing is trained on them."""
 MIN_SAMPLES = 20
+MNIST = "mnist"
+TITLES = {MNIST: "MNIST", "fashion-mnist": "Fashion-MNIST"}
+"""Of the published data sets in this format."""
 _DIGITS_SIDE = 8
 
 
@@ -56,15 +60,45 @@ class Corpus:
 
 
 def load_corpus(folder: Path | None, train: int) -> Corpus:
-    """Images in MNIST's format from a folder, at most `train` of them to train on; without a folder the digits."""
+    """Images in MNIST's format from a folder, at most `train` of them to train on; without a folder the digits.
+
+    Files where MNIST or Fashion-MNIST is expected must be the published ones; elsewhere any of the format will do.
+    """
     if folder is None:
         data = load_digits()
         return Corpus("digits", *(_digits_part(part) for part in (data.train, data.validation, data.test)))
-    raw = load_idx(folder)
+    published = published_at(idx_home(folder))
+    return _halves(load_idx(folder), TITLES[published] if published else folder.name, train)
+
+
+def load_mnist(data: Path | None, train: int) -> Corpus:
+    """MNIST from a data folder; ConfigError unless the files are the published ones."""
+    if data is not None and published_at(idx_home(data)) == MNIST:
+        return _halves(load_idx(data), TITLES[MNIST], train)
+    known = DATA_SETS[MNIST]
+    blobs = known.read(data)
+    raw = images_of([parse_idx(blobs[name], f"{known.folder}/{name}") for name in FILES], known.folder)
+    return _halves(raw, TITLES[MNIST], train)
+
+
+def published_at(home: Path) -> str | None:
+    """The data set whose published files these are, if they are; ConfigError for others in the place of such."""
+    for name in TITLES:
+        known = DATA_SETS[name]
+        if home.as_posix().endswith(f"/{known.folder}"):
+            known.read(home.parents[known.folder.count("/")])
+            return name
+        paths = {file: home / file.name for file in known.files}
+        if all(path.is_file() and file.matches(path.read_bytes()) for file, path in paths.items()):
+            return name
+    return None
+
+
+def _halves(raw: IdxImages, name: str, train: int) -> Corpus:
     if not 0 < train <= len(raw.train) - VALIDATION:
         raise ConfigError(f"{train} images to train on: choose 1 to {len(raw.train) - VALIDATION}")
     return Corpus(
-        f"{folder.name}, halved",
+        f"{name}, halved",
         Part(halved(raw.train[:train]), raw.train_labels[:train]),
         Part(halved(raw.train[-VALIDATION:]), raw.train_labels[-VALIDATION:]),
         Part(halved(raw.test), raw.test_labels),

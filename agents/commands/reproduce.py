@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
     jobs = os.cpu_count() or 1 if options.jobs is None else options.jobs
     if jobs < 1:
         raise ConfigError(f"--jobs {jobs}: at least one is needed")
+    reproduction.cells()  # refuses what fits nothing before anything is written
     failures = []
     if not options.render:
         try:

@@ -13,7 +13,7 @@ from agents.reproduce.experiments.base import Experiment, Found, toned
 from agents.reproduce.experiments.registry import EXPERIMENTS
 from agents.reproduce.report import Cover, render
 from agents.reproduce.runner import Board, Failure, Runner, Watcher
-from agents.reproduce.selection import Options
+from agents.reproduce.selection import OTHER_SYSTEMS, Options, known_datasets
 from ofl_iot.errors import ConfigError
 
 TITLE = "OFL-IoT: the paper's evaluation, measured again"
@@ -41,7 +41,8 @@ class Reproduction:
         """All that are needed; the first experiment's first."""
         cells = list(self._cells(self.experiments).values())
         if not cells:
-            raise ConfigError(f"--only {' '.join(self.options.only)}: nothing of these experiments fits")
+            names = " and ".join(each.name for each in self.experiments)
+            raise ConfigError(f"--only {' '.join(self.options.only)}: {names} has no such cells; {self._choice()}")
         return cells
 
     def compute(self, data: Path | None, jobs: int, watcher: Watcher) -> Board:
@@ -51,7 +52,7 @@ class Reproduction:
     def write(self, failures: Sequence[Failure] = ()) -> list[Section]:
         """Tables and report of all that is finished, of other experiments in the folder too."""
         found = Found(CellStore(self.out).get)
-        shown = [each for each in EXPERIMENTS.values() if each in self.experiments or self._begun(each, found)]
+        shown = [each for each in EXPERIMENTS.values() if self._asked(each) or self._begun(each, found)]
         sections = [self._section(each, found) for each in shown]
         for section in sections:
             for name, sheet in section.sheets.items():
@@ -75,6 +76,19 @@ class Reproduction:
 
     def _finished(self, experiments: Sequence[Experiment], found: Found) -> list[Finished]:
         return [done for cell in self._cells(experiments).values() if (done := found.finished(cell))]
+
+    def _asked(self, experiment: Experiment) -> bool:
+        """Whether it was named, and `--only` leaves something of it."""
+        return experiment in self.experiments and bool(self._cells([experiment]))
+
+    def _choice(self) -> str:
+        """What `--only` can choose of these experiments, for people."""
+        patterns = [(), *((name,) for name in known_datasets()), *((f"*/{name}",) for name in OTHER_SYSTEMS)]
+        offers = [replace(self.options, only=only) for only in patterns]
+        cells = [c for offer in offers for each in self.experiments for c in offer.chosen(each.cells(offer))]
+        datasets = ", ".join(dict.fromkeys(cell.dataset for cell in cells))
+        systems = ", ".join(dict.fromkeys(cell.system for cell in cells))
+        return f"choose a data set ({datasets}), a system ({systems}) or dataset/system"
 
     def _begun(self, experiment: Experiment, found: Found) -> bool:
         """Whether a cell that only it needs is finished; others may be there for what was asked for."""

@@ -35,8 +35,12 @@ class Options:
         """The usual ones, or of all of them those that are named."""
         if not self.only:
             return list(usual)
-        known = dict.fromkeys((*usual, *paper.DATASETS, DIGITS))
+        known = dict.fromkeys((*usual, *known_datasets()))
         return [name for name in known if any(_matches(name, _parts(pattern)[0], usual) for pattern in self.only)]
+
+    def one_of(self, known: Sequence[str], usual: str) -> str | None:
+        """The usual one of the data sets that an experiment knows, or the first that is named; None if others are."""
+        return next((name for name in self.datasets((usual,)) if name in known), None)
 
     def systems(self, usual: Sequence[str] = paper.COMPARED) -> list[str]:
         """The usual ones, and others that are named."""
@@ -49,6 +53,11 @@ class Options:
         if not self.only:
             return list(cells)
         return [cell for cell in cells if any(_lets(pattern, cell) for pattern in self.only)]
+
+
+def known_datasets() -> tuple[str, ...]:
+    """That can be named."""
+    return (*paper.DATASETS, DIGITS)
 
 
 def usual_seeds(*, quick: bool) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -100,7 +101,7 @@ def _parse_mat(blob: bytes, path: str) -> tuple[Pixels, Labels]:
     try:
         table = loadmat(io.BytesIO(blob), variable_names=["X", "y"])
         pixels, labels = table["X"], table["y"].ravel()
-    except (MatReadError, ValueError, TypeError, KeyError, NotImplementedError, OSError) as error:
+    except (MatReadError, ValueError, TypeError, LookupError, NotImplementedError, OSError, zlib.error) as error:
         raise ConfigError(f"{path} is not a file of the cropped house numbers ({error}): fetch it again") from error
     if (
         pixels.ndim != 4

@@ -13,6 +13,7 @@ from agents.attack_cases import ATTACKS, BY_DEVICES, BY_LEADERS, leader_cases
 from agents.bench_detection import MaliciousLeader, Range, Record, Shadow, Size, run
 from agents.cli import main
 from agents.detection_report import check_targets, markdown
+from agents.learning_data import load_corpus
 from ofl_iot.ids import DeviceId
 from ofl_iot.roles.commands import Job, ProtectContribution, TrainLocally
 from ofl_iot.roles.commands import Tell as Told
@@ -24,7 +25,7 @@ TINY = Size(leaders=5, rounds=3, hidden=8, seeds=(0,))
 @pytest.fixture
 def shooting(monkeypatch: pytest.MonkeyPatch) -> Range:
     monkeypatch.delenv("OFL_DATA", raising=False)
-    return Range(None, TINY)
+    return Range(load_corpus(None, TINY.train), TINY)
 
 
 class Echo:
@@ -60,12 +61,13 @@ def test_every_leader_has_a_cluster_and_a_seed_leads_to_the_same_ones(shooting: 
     clusters = shooting._clusters_of(0)
     assert len(clusters) == TINY.leaders
     assert sorted(len(cluster) for cluster in clusters) == [2] * TINY.leaders
-    assert Range(None, TINY)._clusters_of(0) == clusters
+    assert Range(load_corpus(None, TINY.train), TINY)._clusters_of(0) == clusters
 
 
 def test_leaders_that_flip_their_sign_spoil_the_mean_and_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OFL_DATA", raising=False)
-    shooting = Range(None, Size(rounds=5, hidden=8))
+    size = Size(rounds=5, hidden=8)
+    shooting = Range(load_corpus(None, size.train), size)
     spoilt = shooting.run("sign flip", 4, "mean", 0)
     guarded = shooting.run("sign flip", 4, "ledger", 0)
     assert spoilt.true_positive_rate == 0.0

@@ -14,11 +14,14 @@ from agents.attack_cases import ATTACKS
 from agents.bench_learning import COMPENSATED, DENSE, SPARSE, check_targets, guarded, markdown
 from agents.cli import main
 from agents.learning_cases import OWN_CLASSES, Case, Laboratory, Scale
-from agents.learning_data import VALIDATION, deal, deal_own_classes, load_corpus
+from agents.learning_data import VALIDATION, deal, deal_own_classes, load_corpus, load_mnist
 from agents.learning_federation import Outcome, PoisonedToolbox
 from ofl_iot.errors import ConfigError
 from ofl_iot.roles.commands import Job, PrepareRelease, TrainLocally
 from ofl_iot.roles.events import Event, JobFailed, Trained
+from ofl_iot.workloads.catalogue import DATA_SETS
+from ofl_iot.workloads.idx import FILES
+from tests.workloads.datafiles import know, write_idx_set
 
 TINY = Scale(devices=6, hidden=8, rounds=2, rounds_slow=2, rounds_private=2, seeds=(1,), slow=2, malicious=2)
 
@@ -53,6 +56,34 @@ def test_mnist_is_halved_and_its_validation_images_are_not_trained_on(
     assert len(corpus.validation.labels) == VALIDATION
     with pytest.raises(ConfigError, match="1 to 30"):
         load_corpus(tmp_path, 31)
+
+
+def published(monkeypatch: pytest.MonkeyPatch, data: Path, name: str, test: int) -> None:
+    """A small data set of the format, taken for the published one of that name."""
+    write_idx_set(data / DATA_SETS[name].folder, train=VALIDATION + 12, test=test)
+    know(monkeypatch, data, name)
+
+
+def test_a_corpus_is_called_by_its_files_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published(monkeypatch, tmp_path / "data", "mnist", test=10)
+    published(monkeypatch, tmp_path / "data", "fashion-mnist", test=20)
+    assert load_corpus(tmp_path / "data", 9).name == load_mnist(tmp_path / "data", 9).name == "MNIST, halved"
+    assert load_corpus(tmp_path / "data/FashionMNIST", 9).name == "Fashion-MNIST, halved"
+    (tmp_path / "data/FashionMNIST").rename(tmp_path / "clothes")
+    assert load_corpus(tmp_path / "clothes", 9).name == "Fashion-MNIST, halved"
+    with pytest.raises(ConfigError, match="holds no train-images"):
+        load_mnist(tmp_path / "clothes", 9)
+    with pytest.raises(ConfigError, match="--data DIR"):
+        load_mnist(None, 9)
+
+
+def test_damaged_files_are_not_taken_for_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published(monkeypatch, tmp_path, "mnist", test=10)
+    labels = tmp_path / "MNIST/raw" / FILES[1]
+    labels.write_bytes(labels.read_bytes() + b"more")
+    for load in (load_corpus, load_mnist):
+        with pytest.raises(ConfigError, match="is not the published file"):
+            load(tmp_path, 9)
 
 
 def test_own_classes_are_with_the_slow_devices_alone() -> None:

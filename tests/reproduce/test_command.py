@@ -59,3 +59,24 @@ def test_a_report_can_be_written_without_computing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [["--seeds", "x"], ["--only", "a/b/c"], ["--jobs", "0"], ["--only", "nothing/ofl"]])
 def test_what_cannot_be_meant_is_refused(wrong: list[str], tmp_path: Path) -> None:
     assert main(["reproduce", "table3", "--out", str(tmp_path), *wrong]) == EXIT_USAGE
+
+
+def test_a_choice_that_fits_nothing_is_answered_with_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "attacks", "--only", "cora", "--out", str(tmp_path)]) == EXIT_USAGE
+    told = capsys.readouterr().err
+    assert "attacks has no such cells" in told
+    assert "data set (mnist, digits)" in told
+    assert "gate-on" in told
+    assert main(["reproduce", "fig-crypto", "--render", "--only", "mnist", "--out", str(tmp_path)]) == EXIT_USAGE
+    assert "data set (crypto)" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_choice_of_one_experiment_can_be_written(tmp_path: Path) -> None:
+    assert main(["reproduce", "fig-crypto", "--render", "--only", "crypto", "--out", str(tmp_path)]) == 0
+    assert main(["reproduce", "all", "--render", "--only", "cora", "--out", str(tmp_path)]) == 0
+    report = (tmp_path / "report.html").read_text()
+    assert "id='table3'" in report
+    assert "id='attacks'" not in report

@@ -11,12 +11,14 @@ import pytest
 from agents.reproduce import paper
 from agents.reproduce.cells import Cell, Finished
 from agents.reproduce.document import Table, Text, plain_text
-from agents.reproduce.experiments import accuracy, costs, crypto
+from agents.reproduce.experiments import accuracy, attacks, costs, crypto, privacy
 from agents.reproduce.experiments.base import Experiment, Found
 from agents.reproduce.experiments.registry import EXPERIMENTS
 from agents.reproduce.plan import Operations, Point, Result
 from agents.reproduce.selection import Options
 from agents.reproduce.work.federation import Trial
+from agents.reproduce.work.learning import bench_corpus
+from ofl_iot.errors import ConfigError
 
 ACCURACIES = {"ofl": 0.97, "fedavg": 0.98, "cfl": 0.90, "rfl-ha": 0.91}
 OPTIONS = [Options(), Options(quick=True, seeds=(7,)), Options(only=("digits",), seeds=(1, 2))]
@@ -110,6 +112,25 @@ def test_a_section_can_be_made_of_whatever_is_finished(name: str, options: Optio
     assert name in section.sheets
     for target in experiment.targets(options, Found(get)):
         assert target.text
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("only", ["crypto", "cora", "svhn/ofl"])
+def test_a_choice_that_is_of_another_experiment_leaves_nothing_and_breaks_nothing(only: str, quick: bool) -> None:
+    options = Options(only=(only,), quick=quick)
+    assert attacks.EXPERIMENT.cells(options) == []
+    assert {cell.system for cell in options.chosen(privacy.EXPERIMENT.cells(options))} <= {"dp-time"}
+    for experiment in EXPERIMENTS.values():
+        assert experiment.section(options, Found(finished)).name == experiment.name
+        assert all(target.text for target in experiment.targets(options, Found(finished)))
+
+
+def test_attacks_and_budgets_are_run_on_mnist_or_the_digits_alone() -> None:
+    for only, dataset in (("mnist", "mnist"), ("digits", "digits"), ("*mnist", "mnist"), ("*", "mnist")):
+        cells = EXPERIMENTS["attacks"].cells(Options(only=(only,)))
+        assert {cell.dataset for cell in cells} == {dataset}
+    with pytest.raises(ConfigError, match="mnist or digits, not cora"):
+        bench_corpus("cora", None, 10)
 
 
 def test_table_3_has_a_row_for_each_cell_of_the_papers_table_and_a_verdict() -> None:

@@ -106,6 +106,19 @@ def test_rubbish_is_not_taken_for_house_numbers(tmp_path: Path) -> None:
         load_images("svhn", tmp_path)
 
 
+@pytest.mark.parametrize("place", [200, 2000])
+def test_a_damaged_compressed_table_is_named(tmp_path: Path, place: int) -> None:
+    write_svhn(tmp_path / "SVHN")
+    pixels = np.random.default_rng(1).integers(0, 256, (32, 32, 3, 4), dtype=np.uint8)
+    path = tmp_path / "SVHN/test_32x32.mat"
+    savemat(path, {"X": pixels, "y": np.ones((4, 1))}, do_compression=True)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"SVHN/test_32x32\.mat is not a file .* fetch it again"):
+        load_images("svhn", tmp_path)
+
+
 def test_images_that_do_not_fit_their_labels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_idx_set(tmp_path / "MNIST/raw", train=24, test=6)
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte.gz").write_bytes(packed_idx(np.zeros(5, np.uint8)))

@@ -9,13 +9,14 @@ import msgspec
 
 from agents.attack_cases import BY_DEVICES, BY_LEADERS
 from agents.bench_learning import guarded
+from agents.learning_data import MNIST
 from agents.reproduce.cells import Cell
 from agents.reproduce.document import Block, Section, Text, Toned, sheet, table
 from agents.reproduce.experiments.base import Experiment, Found
 from agents.reproduce.selection import DIGITS, Options
 from agents.reproduce.verdicts import Target
 from agents.reproduce.work.detection import DetectionTrial
-from agents.reproduce.work.learning import LearningTrial
+from agents.reproduce.work.learning import BENCH_DATA, LearningTrial
 from ofl_iot.robust.sfactors import DEFAULT_FORM, FORMS
 
 DETECTION, LEARNING = "agents.reproduce.work.detection", "agents.reproduce.work.learning"
@@ -38,18 +39,24 @@ def cases(options: Options) -> list[tuple[str, int]]:
     return [("none", 0), *((attack, count) for attack in attacks for count in counts)]
 
 
-def data(options: Options) -> str:
-    """MNIST in full runs, the bundled digits in quick ones."""
-    return options.datasets((DIGITS,) if options.quick else ("mnist",))[0]
+def data(options: Options) -> str | None:
+    """MNIST in full runs, the bundled digits in quick ones, or which of them is named; None if others are."""
+    return options.one_of(BENCH_DATA, DIGITS if options.quick else MNIST)
+
+
+def _cells(options: Options, work: str, system: str, settings: dict[str, Any]) -> list[Cell]:
+    """One for each seed."""
+    dataset = data(options)
+    if dataset is None:
+        return []
+    return [Cell(work=work, dataset=dataset, system=system, seed=seed, settings=settings) for seed in options.seeds]
 
 
 def leaders(options: Options, attack: str, malicious: int, form: str) -> list[Cell]:
     """One attack by leaders, judged by one form."""
     rounds = 6 if options.quick else 15
     settings = msgspec.to_builtins(DetectionTrial(attack=attack, malicious=malicious, leaders=LEADERS, rounds=rounds))
-    return [
-        Cell(work=DETECTION, dataset=data(options), system=form, seed=seed, settings=settings) for seed in options.seeds
-    ]
+    return _cells(options, DETECTION, form, settings)
 
 
 def devices(options: Options, attack: str, *, gate: bool) -> list[Cell]:
@@ -57,10 +64,7 @@ def devices(options: Options, attack: str, *, gate: bool) -> list[Cell]:
     case = guarded(attack, gate=gate)
     size: dict[str, Any] = {"devices": 8, "train": 1_200, "rounds": 4, "malicious": 2} if options.quick else {}
     settings = msgspec.to_builtins(LearningTrial(sections=case.sections, attack=attack, **size))
-    name = f"gate-{'on' if gate else 'off'}"
-    return [
-        Cell(work=LEARNING, dataset=data(options), system=name, seed=seed, settings=settings) for seed in options.seeds
-    ]
+    return _cells(options, LEARNING, f"gate-{'on' if gate else 'off'}", settings)
 
 
 def cells(options: Options) -> list[Cell]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from agents.bench_learning import OPEN, PRIVATE
+from agents.learning_data import MNIST
 from agents.reproduce import paper
 from agents.reproduce.cells import Cell
 from agents.reproduce.charts import Bar, Series, bar_chart, line_chart
@@ -15,7 +16,7 @@ from agents.reproduce.experiments.base import Experiment, Found
 from agents.reproduce.selection import DIGITS, Options
 from agents.reproduce.trials import spread
 from agents.reproduce.verdicts import Spread, Target
-from agents.reproduce.work.learning import LearningTrial
+from agents.reproduce.work.learning import BENCH_DATA, LearningTrial
 
 LEARNING, TIME = "agents.reproduce.work.learning", "agents.reproduce.work.privacy_time"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -34,19 +35,20 @@ FEW_PRIVATE: dict[str, dict[str, Any]] = {
 """The digits are few: noise leaves room for a linear model and a hundred steps. Chosen on validation samples."""
 
 
-def data(options: Options) -> str:
-    """MNIST, 14 x 14 pixels; the bundled digits in quick runs."""
-    return options.datasets((DIGITS,) if options.quick else ("mnist",))[0]
+def data(options: Options) -> str | None:
+    """MNIST, 14 x 14 pixels, the bundled digits in quick runs, or which of them is named; None if others are."""
+    return options.one_of(BENCH_DATA, DIGITS if options.quick else MNIST)
 
 
 def _learning(options: Options, name: str, sections: dict[str, dict[str, Any]], *, private: bool) -> list[Cell]:
+    dataset = data(options)
+    if dataset is None:
+        return []
     size: dict[str, Any] = {"train": 55_000, "rounds": 8} if private else {"train": 12_000, "rounds": 12}
-    if data(options) == DIGITS:
+    if dataset == DIGITS:
         size = {"train": 1_200, "rounds": 6 if private else 4, "devices": 4, "linear": private}
     settings = msgspec.to_builtins(LearningTrial(sections=sections, private=private, **size))
-    return [
-        Cell(work=LEARNING, dataset=data(options), system=name, seed=seed, settings=settings) for seed in options.seeds
-    ]
+    return [Cell(work=LEARNING, dataset=dataset, system=name, seed=seed, settings=settings) for seed in options.seeds]
 
 
 def rigorous(options: Options, epsilon: float | None) -> list[Cell]:

@@ -10,6 +10,7 @@ import msgspec
 
 from agents.bench_detection import Range, Size
 from agents.reproduce.cells import Cell
+from agents.reproduce.work.learning import bench_corpus
 from agents.reproduce.worker import Tell
 
 
@@ -27,6 +28,6 @@ def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
     """Accuracy, the trigger's success, and who was excluded."""
     trial = msgspec.convert(cell.settings, DetectionTrial)
     size = Size(leaders=trial.leaders, rounds=trial.rounds, train=trial.train)
-    shooting = Range(None if cell.dataset == "digits" else data, size)
+    shooting = Range(bench_corpus(cell.dataset, data, size.train), size)
     tell(0.05, f"{trial.attack}, {trial.malicious} of {trial.leaders}")
     return asdict(shooting.run(trial.attack, trial.malicious, cell.system, cell.seed))

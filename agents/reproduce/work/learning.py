@@ -9,9 +9,14 @@ from typing import Any
 import msgspec
 
 from agents.learning_cases import Case, Laboratory, Scale
-from agents.learning_data import load_corpus
+from agents.learning_data import MNIST, Corpus, load_corpus, load_mnist
 from agents.reproduce.cells import Cell
+from agents.reproduce.selection import DIGITS
 from agents.reproduce.worker import Tell
+from ofl_iot.errors import ConfigError
+
+BENCH_DATA = (MNIST, DIGITS)
+"""Data sets that the bench deals."""
 
 
 class LearningTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +33,13 @@ class LearningTrial(msgspec.Struct, frozen=True, kw_only=True):
     malicious: int = 3
 
 
+def bench_corpus(dataset: str, data: Path | None, train: int) -> Corpus:
+    """The images of a cell: what its name says, or ConfigError."""
+    if dataset not in BENCH_DATA:
+        raise ConfigError(f"the learning bench deals {' or '.join(BENCH_DATA)}, not {dataset}")
+    return load_corpus(None, train) if dataset == DIGITS else load_mnist(data, train)
+
+
 def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
     """The bench's `Outcome`."""
     trial = msgspec.convert(cell.settings, LearningTrial)
@@ -40,7 +52,7 @@ def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
         malicious=trial.malicious,
     )
     tell(0.05, cell.system)
-    corpus = load_corpus(None if cell.dataset == "digits" else data, trial.train)
+    corpus = bench_corpus(cell.dataset, data, trial.train)
     case = Case(
         cell.system, trial.sections, attack=trial.attack, private=trial.private, widths=() if trial.linear else None
     )

@@ -18,6 +18,7 @@ import msgspec
 
 from agents.reproduce.cells import Cell, CellStore, Finished
 from agents.reproduce.data_files import refuse_other_files
+from agents.reproduce.pace import Pace
 from agents.reproduce.worker import EXIT_REASON, Told
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -149,38 +150,6 @@ class Runner:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-
-
-class Pace:
-    """Guesses how long cells take from those that are finished."""
-
-    def __init__(self, kept: Mapping[str, Finished]) -> None:
-        self._kept = list(kept.values())
-
-    def left(self, waiting: Sequence[Cell], board: Board, jobs: int) -> float | None:
-        """Seconds until all are done; None while nothing is known."""
-        known = [*self._kept, *board.done]
-        now = time.monotonic()
-        shares = [(now - each.began, each.share) for each in board.running.values()]
-        telling = [elapsed / share for elapsed, share in shares if share > 0.05]
-        if not known and not telling:
-            return None
-        usual = sum(telling) / len(telling) if telling else sum(each.wall_s for each in known) / len(known)
-        under_way = [max(0.0, (elapsed / share if share > 0.05 else usual) - elapsed) for elapsed, share in shares]
-        to_come = [_expected(cell, known, usual) for cell in waiting]
-        return max([*under_way, (sum(under_way) + sum(to_come)) / jobs])
-
-
-def _expected(cell: Cell, known: Sequence[Finished], usual: float) -> float:
-    """The mean of what is most alike: same data and system, same data, same work."""
-    for alike in (
-        [each.wall_s for each in known if each.cell.name == cell.name],
-        [each.wall_s for each in known if each.cell.dataset == cell.dataset],
-        [each.wall_s for each in known if each.cell.work == cell.work],
-    ):
-        if alike:
-            return sum(alike) / len(alike)
-    return usual
 
 
 async def _follow(process: asyncio.subprocess.Process, cell: Cell, running: Running) -> str:

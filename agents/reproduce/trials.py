@@ -12,7 +12,7 @@ import msgspec
 from agents.reproduce.cells import Cell
 from agents.reproduce.charts import Series, line_chart
 from agents.reproduce.experiments.base import Found
-from agents.reproduce.plan import Plan, Result
+from agents.reproduce.plan import Result
 from agents.reproduce.selection import Options
 from agents.reproduce.settings import Dealing, dealing_for, plan_for
 from agents.reproduce.verdicts import Curve, Spread
@@ -40,11 +40,6 @@ def trial(
 def results(found: Found, cells: Iterable[Cell]) -> list[Result]:
     """Results of the finished ones."""
     return [msgspec.convert(result, Result) for result in found.results(cells)]
-
-
-def plan_of(cell: Cell) -> Plan:
-    """The plan in a cell."""
-    return msgspec.convert(cell.settings["plan"], Plan)
 
 
 def accuracy(found: Sequence[Result]) -> Spread | None:

@@ -38,10 +38,6 @@ class Spread:
         square = math.fsum((value - mean) ** 2 for value in values)
         return Spread(mean, math.sqrt(square / (len(values) - 1)) if len(values) > 1 else 0.0, len(values))
 
-    def scaled(self, factor: float) -> Spread:
-        """In another unit."""
-        return Spread(self.mean * factor, self.deviation * abs(factor), self.count)
-
     def text(self, digits: int = 2) -> str:
         """As "94.17 ± 0.19"; without a deviation if there was one seed alone."""
         return f"{self.mean:.{digits}f}" + (f" ± {self.deviation:.{digits}f}" if self.count > 1 else "")

@@ -11,11 +11,12 @@ import pytest
 from agents.reproduce import paper
 from agents.reproduce.cells import Cell, Finished
 from agents.reproduce.document import Table, Text, plain_text
-from agents.reproduce.experiments import accuracy, attacks, costs, crypto, privacy
+from agents.reproduce.experiments import accuracy, attacks, costs, crypto, privacy, scale
 from agents.reproduce.experiments.base import Experiment, Found
 from agents.reproduce.experiments.registry import EXPERIMENTS
 from agents.reproduce.plan import Operations, Point, Result
 from agents.reproduce.selection import Options
+from agents.reproduce.verdicts import Spread
 from agents.reproduce.work.federation import Trial
 from agents.reproduce.work.learning import bench_corpus
 from ofl_iot.errors import ConfigError
@@ -188,6 +189,37 @@ def test_what_devices_send_is_split_by_role_in_a_file_of_its_own() -> None:
         assert as_device == pytest.approx(0.75 * float(str(total)), abs=1)
         assert as_leader == pytest.approx(0.25 * float(str(total)), abs=1)
         assert (share, seeds) == (0.25, 3)
+
+
+def test_attacks_are_shown_with_the_deviation_of_the_seeds() -> None:
+    def get(cell: Cell) -> Finished:
+        result = {"accuracy": 0.9 + 0.01 * cell.seed, "true_positive_rate": None, "false_positive_rate": 0.1}
+        return Finished(cell=cell, result=result, wall_s=1.0, commit="abc")
+
+    assert "none | 0 of 10 | 0.920 ± 0.010 (–, 0.10)" in texts(attacks.EXPERIMENT, Options(), Found(get))
+    assert "label flip | 0.920 ± 0.010 | 0.920 ± 0.010" in texts(attacks.EXPERIMENT, Options(), Found(get))
+    sheet = attacks.EXPERIMENT.section(Options(), Found(get)).sheets["attacks"]
+    row = dict(zip(sheet.columns, sheet.rows[0], strict=True))
+    assert (row["accuracy_std"], row["seeds"]) == (pytest.approx(0.01), 3)
+
+
+def test_fleets_are_shown_with_the_mean_of_all_seeds() -> None:
+    def get(cell: Cell) -> Finished | None:
+        done = finished(cell)
+        changes = {"bytes_up_per_device": 1000.0 * cell.seed, "virtual_s": 10.0 * cell.seed, "wall_s": float(cell.seed)}
+        return msgspec.structs.replace(done, result=done.result | changes) if done else None
+
+    rows = scale.SCALE.section(Options(), Found(get)).sheets["fig-scale"].rows
+    assert {row[-2:] for row in rows if row[1] == 12} == {(2000, 20.0)}
+    assert "MNIST | 12 | 576 | 97.00 ± 0.00 | 2.0 KiB | 20 s | 2 s | 3" in texts(scale.SCALE, Options(), Found(get))
+
+
+@pytest.mark.parametrize(
+    ("points", "verdict"),
+    [(0.5, "better"), (1.0, "reproduced"), (11.0, "reproduced"), (11.1, "not reproduced"), (None, "–")],
+)
+def test_the_spread_of_the_devices_is_judged_by_the_papers_range(points: float | None, verdict: str) -> None:
+    assert scale.spread_verdict(None if points is None else Spread.of([points])).text == verdict
 
 
 def test_cells_are_shared_between_experiments() -> None:

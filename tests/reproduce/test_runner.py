@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,11 @@ import psutil
 import pytest
 
 from agents.reproduce.cells import Cell, CellStore, Finished
-from agents.reproduce.runner import Board, Failure, Pace, Runner, Running
+from agents.reproduce.pace import Pace
+from agents.reproduce.runner import Board, Failure, Runner, Running
+from agents.reproduce.selection import Options
+from agents.reproduce.settings import Dealing, plan_for
+from agents.reproduce.trials import trial
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.catalogue import DATA_SETS
 
@@ -201,3 +206,25 @@ def test_the_time_left_is_guessed_from_cells_that_are_alike(place: Path) -> None
     assert Pace({}).left(waiting, board, jobs=1) is None
     board.running["x"] = Running(slow, began=-1e9, share=1.0)
     assert Pace(kept).left([], board, jobs=1) == pytest.approx(0)
+
+
+def test_the_time_left_grows_with_devices_and_rounds() -> None:
+    def seconds(devices: int, **plan: object) -> float | None:
+        options = Options(seeds=(1,))
+        known = trial(options, "mnist", "ofl", 1)
+        larger = trial(options, "mnist", "ofl", 1, dealing=Dealing(devices=devices), **plan)
+        kept = {known.digest: Finished(cell=known, result={}, wall_s=100.0, commit="c")}
+        return Pace(kept).left([larger], Board(total=2, kept=1), jobs=1)
+
+    rounds = plan_for("mnist", "ofl").rounds
+    assert seconds(16) == pytest.approx(100)
+    assert seconds(1000) == pytest.approx(6250)
+    assert seconds(32, rounds=3 * rounds) == pytest.approx(600)
+
+
+def test_a_cell_under_way_tells_of_those_of_its_kind_alone() -> None:
+    cells = [Cell(work="w", dataset="d", system="s", seed=1, settings={"devices": n}) for n in (1, 10)]
+    other = Cell(work="another", dataset="d", system="s", seed=1, settings={"devices": 7})
+    board = Board(total=3, kept=0, running={"x": Running(cells[0], began=time.monotonic() - 50, share=0.5)})
+    left = Pace({}).left([cells[1], other], board, jobs=1)
+    assert left == pytest.approx(50 + 1000 + 100, abs=20)

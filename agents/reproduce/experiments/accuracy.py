@@ -107,12 +107,12 @@ class Board:
 def section(options: Options, found: Found) -> Section:
     """The table, the figure beside the paper's, the curves, the bytes."""
     board = Board(options, found)
-    rows = board.rows()
+    rows, figure = board.rows(), accuracy_figure(board)
     blocks: list[Block] = [
         accuracy_table(rows),
         _roles_table(rows),
         Text(FAIRNESS),
-        accuracy_figure(board),
+        figure,
         *_curves(board),
         *_public_table(options, found),
         _bytes_table(board),
@@ -121,7 +121,6 @@ def section(options: Options, found: Found) -> Section:
             "models), seed by seed; bytes are all that a device sends, as a leader too, mean over the devices."
         ),
     ]
-    figure = accuracy_figure(board)
     files = {"table3.svg": alone(figure.drawings[0]), "table3.md": markdown(_overview(board))}
     sheets = {"table3": _sheet(rows), "table3-bytes": _roles_sheet(rows)}
     return Section("table3", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), sheets, files)

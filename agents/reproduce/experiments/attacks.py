@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from agents.attack_cases import BY_DEVICES, BY_LEADERS
 from agents.bench_learning import guarded
 from agents.learning_data import MNIST
+from agents.reproduce import paper
 from agents.reproduce.cells import Cell
-from agents.reproduce.document import Block, Section, Text, Toned, sheet, table
+from agents.reproduce.document import Block, Section, Sheet, Text, Toned, Value, sheet, table
 from agents.reproduce.experiments.base import Experiment, Found
 from agents.reproduce.selection import DIGITS, Options
-from agents.reproduce.verdicts import Target
+from agents.reproduce.verdicts import Spread, Target
 from agents.reproduce.work.detection import DetectionTrial
 from agents.reproduce.work.learning import BENCH_DATA, LearningTrial
 from ofl_iot.robust.sfactors import DEFAULT_FORM, FORMS
@@ -25,6 +26,11 @@ MALICIOUS, QUICK_MALICIOUS = (2, 4), (4,)
 QUICK_FORMS, QUICK_ATTACKS = ("mean", "literal", DEFAULT_FORM), ("label flip", "sign flip", "backdoor x5")
 LOSS_BOUND = 0.04
 """With a fifth of the leaders malicious, against no attack."""
+
+Spreads: TypeAlias = dict[str, Spread]
+"""Figures of some seeds by name."""
+Rows: TypeAlias = Sequence[tuple[str, int, str, Spreads]]
+"""Attack, number of malicious leaders, form."""
 
 
 def forms(options: Options) -> tuple[str, ...]:
@@ -87,7 +93,7 @@ def cells(options: Options) -> list[Cell]:
 def section(options: Options, found: Found) -> Section:
     """Accuracy and detection for each attack and form; the gate on and off."""
     rows = [
-        (attack, bad, form, _means(found.results(leaders(options, attack, bad, form))))
+        (attack, bad, form, _spreads(found.results(leaders(options, attack, bad, form))))
         for attack, bad in cases(options)
         for form in forms(options)
     ]
@@ -95,21 +101,21 @@ def section(options: Options, found: Found) -> Section:
         Text(
             "A form is how the coordinator turns the encrypted updates' scores into weights: mean trusts everyone, "
             "literal is the paper's Eq. 6 as written, ledger is this project's default. In brackets: share of "
-            "malicious leaders excluded, share of honest ones excluded, over all rounds."
+            "malicious leaders excluded, share of honest ones excluded, over all rounds. Figures are means over the "
+            f"seeds, after ± their deviation. Data: {paper.title(data(options) or 'none chosen')}."
         ),
         _leaders_table(options, rows),
         _gate_table(options, found),
     ]
-    columns = ("attack", "malicious", "form", "accuracy", "attack_success", "true_positive_rate", "false_positive_rate")
-    content = [(attack, bad, form, *(means.get(name) for name in columns[3:])) for attack, bad, form, means in rows]
-    return Section("attacks", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), {"attacks": sheet(columns, content)})
+    return Section("attacks", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), {"attacks": _sheet(rows)})
 
 
 def targets(options: Options, found: Found) -> list[Target]:
     """What the default form promises."""
 
     def mean(attack: str, bad: int, form: str) -> float | None:
-        return _means(found.results(leaders(options, attack, bad, form))).get("accuracy")
+        known = _spreads(found.results(leaders(options, attack, bad, form)))
+        return known["accuracy"].mean if known else None
 
     free = mean("none", 0, "mean")
     fifth = round(0.2 * LEADERS)
@@ -125,41 +131,56 @@ def targets(options: Options, found: Found) -> list[Target]:
     ]
 
 
-def _means(results: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _spreads(results: Sequence[dict[str, Any]]) -> Spreads:
     """Over the seeds, of every figure that is one."""
-    means = {}
+    spreads = {}
     for name in results[0] if results else ():
         values = [float(each[name]) for each in results if isinstance(each[name], int | float)]
         if values:
-            means[name] = sum(values) / len(values)
-    return means
+            spreads[name] = Spread.of(values)
+    return spreads
 
 
-def _leaders_table(options: Options, rows: Sequence[tuple[str, int, str, dict[str, float]]]) -> Block:
-    known = {(attack, bad, form): means for attack, bad, form, means in rows}
+def _sheet(rows: Rows) -> Sheet:
+    figures = ("accuracy", "attack_success", "true_positive_rate", "false_positive_rate")
+    columns = ("attack", "malicious", "form", *figures, "accuracy_std", "seeds")
+    content: list[tuple[Value, ...]] = []
+    for attack, bad, form, known in rows:
+        accuracy = known.get("accuracy")
+        means = (each.mean if (each := known.get(name)) else None for name in figures)
+        spread = (accuracy.deviation, accuracy.count) if accuracy else (None, 0)
+        content.append((attack, bad, form, *means, *spread))
+    return sheet(columns, content)
+
+
+def _leaders_table(options: Options, rows: Rows) -> Block:
+    known = {(attack, bad, form): spreads for attack, bad, form, spreads in rows}
     shown = []
     for attack, bad in cases(options):
         if not any(known[attack, bad, form] for form in forms(options)):
             continue
-        best = max((known[attack, bad, form].get("accuracy", 0.0) for form in forms(options)), default=0.0)
+        reached = (known[attack, bad, form].get("accuracy") for form in forms(options))
+        best = max(each.mean for each in reached if each)
         cells_ = [_accuracy(known[attack, bad, form], best) for form in forms(options)]
         shown.append((attack, f"{bad} of {LEADERS}", *cells_))
     caption = "Accuracy of the global model; green: within two points of the best form for this attack."
     return table(("attack", "malicious", *forms(options)), shown, caption)
 
 
-def _accuracy(means: dict[str, float], best: float) -> str | Toned:
-    if "accuracy" not in means:
+def _accuracy(known: Spreads, best: float) -> str | Toned:
+    accuracy = known.get("accuracy")
+    if accuracy is None:
         return "–"
-    caught, wronged = means.get("true_positive_rate"), means.get("false_positive_rate", 0.0)
-    text = f"{means['accuracy']:.3f} ({'–' if caught is None else f'{caught:.2f}'}, {wronged:.2f})"
-    return Toned(text, "good") if means["accuracy"] >= best - 0.02 else text
+    caught, wronged = (known.get(f"{name}_positive_rate") for name in ("true", "false"))
+    excluded = (f"{each.mean:.2f}" if each else "–" for each in (caught, wronged))
+    text = f"{accuracy.text(3)} ({', '.join(excluded)})"
+    return Toned(text, "good") if accuracy.mean >= best - 0.02 else text
 
 
 def _gate_table(options: Options, found: Found) -> Block:
     shown = []
     for attack in ("none", *BY_DEVICES):
-        off, on = (_means(found.results(devices(options, attack, gate=gate))) for gate in (False, True))
+        off, on = (_spreads(found.results(devices(options, attack, gate=gate))) for gate in (False, True))
         if not off and not on:
             continue
         shown.append(
@@ -177,8 +198,8 @@ def _gate_table(options: Options, found: Found) -> Block:
     return table(columns, shown, "The leader's gate: accuracy, success of a planted trigger, share of chunks refused.")
 
 
-def _figure(means: dict[str, float], name: str) -> str:
-    return f"{means[name]:.3f}" if name in means else "–"
+def _figure(known: Spreads, name: str) -> str:
+    return known[name].text(3) if name in known else "–"
 
 
 EXPERIMENT = Experiment(

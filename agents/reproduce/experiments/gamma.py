@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from agents.reproduce import paper
 from agents.reproduce.cells import Cell
-from agents.reproduce.document import Block, Figure, Section, sheet, table
+from agents.reproduce.document import Block, Figure, Section, Sheet, Table, sheet, table
 from agents.reproduce.experiments.base import Experiment, Found
 from agents.reproduce.plan import Result
 from agents.reproduce.selection import Options
-from agents.reproduce.trials import Variant, accuracy, results, trial, variant_chart
+from agents.reproduce.trials import Variant, results, trial, variant_chart
 
 DATA = ("mnist", "cora")
 GAMMAS, QUICK_GAMMAS = (0.01, 0.05, 0.1, 0.3, 1.0), (0.05, 0.1, 1.0)
 FIXED = 0.1
 DIRECTIONS = ("gamma_up", "gamma_down")
+Swept: TypeAlias = dict[tuple[str, str, float], Result]
+"""By data set, direction and value."""
 
 
 def sweep(options: Options, dataset: str, direction: str, gamma: float) -> list[Cell]:
@@ -42,66 +44,63 @@ def cells(options: Options) -> list[Cell]:
 
 def section(options: Options, found: Found) -> Section:
     """Curves and a table for each direction."""
-    known: dict[tuple[str, str, float], list[Result]] = {
-        (dataset, direction, gamma): each
+    swept: Swept = {
+        (dataset, direction, gamma): each[0]
         for dataset in _data(options)
         for direction in DIRECTIONS
         for gamma in gammas(options)
         if (each := results(found, sweep(options, dataset, direction, gamma)))
     }
+    blocks: list[Block] = [*_figures(options, swept), _table(swept)]
+    return Section("fig-gamma", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), {"fig-gamma": _sheet(swept)})
+
+
+def _figures(options: Options, swept: Swept) -> list[Figure]:
+    """Accuracy over time and over bytes, a curve for each value."""
     legend = tuple((str(place), f"γ = {gamma:g}") for place, gamma in enumerate(gammas(options), 1))
-    blocks: list[Block] = []
+    figures = []
     for direction in DIRECTIONS:
         other = next(name for name in DIRECTIONS if name != direction)
         for by_bytes in (False, True):
-            drawings = [
-                variant_chart(
-                    f"{paper.title(dataset)}: {direction}",
-                    [
-                        Variant(str(place), f"γ = {gamma:g}", known.get((dataset, direction, gamma), []))
-                        for place, gamma in enumerate(gammas(options), 1)
-                    ],
-                    by_bytes=by_bytes,
-                )
-                for dataset in _data(options)
-            ]
-            shown = tuple(filter(None, drawings))
-            if shown:
-                blocks.append(Figure(shown, f"{direction} varies, {other} is {FIXED}; one seed.", legend))
-    rows = [
-        (dataset, direction, gamma, each[0].accuracy, each[0]) for (dataset, direction, gamma), each in known.items()
+            drawings = [_drawing(options, swept, dataset, direction, by_bytes=by_bytes) for dataset in _data(options)]
+            if shown := tuple(filter(None, drawings)):
+                figures.append(Figure(shown, f"{direction} varies, {other} is {FIXED}; one seed.", legend))
+    return figures
+
+
+def _drawing(options: Options, swept: Swept, dataset: str, direction: str, *, by_bytes: bool) -> str:
+    variants = [
+        Variant(str(place), f"γ = {gamma:g}", [result] if (result := swept.get((dataset, direction, gamma))) else [])
+        for place, gamma in enumerate(gammas(options), 1)
     ]
-    blocks.append(
-        table(
-            ("data", "direction", "γ", "accuracy %", "best %", "MB up per device", "MB down per device"),
-            [
-                (
-                    paper.title(dataset),
-                    direction,
-                    f"{gamma:g}",
-                    mean.text() if (mean := accuracy([result])) else "–",
-                    f"{100 * result.best_accuracy:.2f}",
-                    f"{result.bytes_up_per_device / 1e6:.2f}",
-                    f"{result.bytes_down_per_device / 1e6:.2f}",
-                )
-                for dataset, direction, gamma, _, result in rows
-            ],
-        )
+    return variant_chart(f"{paper.title(dataset)}: {direction}", variants, by_bytes=by_bytes)
+
+
+def _table(swept: Swept) -> Table:
+    return table(
+        ("data", "direction", "γ", "accuracy %", "best %", "MB up per device", "MB down per device"),
+        [
+            (
+                paper.title(dataset),
+                direction,
+                f"{gamma:g}",
+                f"{100 * result.accuracy:.2f}",
+                f"{100 * result.best_accuracy:.2f}",
+                f"{result.bytes_up_per_device / 1e6:.2f}",
+                f"{result.bytes_down_per_device / 1e6:.2f}",
+            )
+            for (dataset, direction, gamma), result in swept.items()
+        ],
     )
-    columns = ("dataset", "direction", "gamma", "accuracy", "bytes_up_per_device", "bytes_down_per_device")
-    content = [
-        (
-            dataset,
-            direction,
-            gamma,
-            100 * value,
-            round(result.bytes_up_per_device),
-            round(result.bytes_down_per_device),
-        )
-        for dataset, direction, gamma, value, result in rows
-    ]
-    return Section(
-        "fig-gamma", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), {"fig-gamma": sheet(columns, content)}
+
+
+def _sheet(swept: Swept) -> Sheet:
+    return sheet(
+        ("dataset", "direction", "gamma", "accuracy", "bytes_up_per_device", "bytes_down_per_device"),
+        [
+            (*key, 100 * result.accuracy, round(result.bytes_up_per_device), round(result.bytes_down_per_device))
+            for key, result in swept.items()
+        ],
     )
 
 

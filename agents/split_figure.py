@@ -21,7 +21,7 @@ def draw_split(counts: Counts, title: str, file: Path) -> None:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError as error:
-        raise ConfigError(f"figures need matplotlib ({error}): pip install 'ofl-iot[dashboard]'") from error
+        raise ConfigError(f"figures need matplotlib ({error}): pip install '.[dashboard]' in a checkout") from error
     devices, classes = counts.shape
     width = min(14.0, 3.0 + 0.42 * devices)
     figure = Figure(figsize=(width, 2.4 + 0.38 * classes), layout="constrained")

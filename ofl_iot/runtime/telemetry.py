@@ -202,7 +202,7 @@ def _import_jtop() -> Any:
     try:
         return importlib.import_module("jtop")
     except ImportError as error:
-        raise ConfigError("jetson-stats is not installed: install the extra 'ofl-iot[jetson]'") from error
+        raise ConfigError("jetson-stats is not installed: pip install '.[jetson]' in a checkout") from error
 
 
 def _first_working(read: Callable[[], Any] | None) -> Any:

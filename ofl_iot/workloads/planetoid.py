@@ -101,6 +101,7 @@ def _reader() -> Any:
             from torch_geometric.io import read_planetoid_data
     except ImportError as error:
         raise ConfigError(
-            f"citation graphs need torch_geometric, which cannot be imported ({error}): pip install 'ofl-iot[graph]'"
+            f"citation graphs need torch_geometric, which cannot be imported ({error}): pip install '.[graph]' in "
+            "a checkout"
         ) from error
     return read_planetoid_data

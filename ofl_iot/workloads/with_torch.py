@@ -15,7 +15,7 @@ def load_torch() -> Any:
         import torch
     except ImportError as error:
         raise ConfigError(
-            f"this model needs PyTorch, which cannot be imported ({error}): pip install 'ofl-iot[torch]'"
+            f"this model needs PyTorch, which cannot be imported ({error}): pip install '.[torch]' in a checkout"
         ) from error
     torch.set_num_threads(1)
     return torch

@@ -147,6 +147,16 @@ def test_table_3_has_a_row_for_each_cell_of_the_papers_table_and_a_verdict() -> 
     assert section.files["table3.svg"].startswith("<svg")
 
 
+def test_what_the_comparison_cannot_bear_stands_beside_it() -> None:
+    blocks = accuracy.EXPERIMENT.section(Options(), Found(finished)).blocks
+    told = " ".join(block.text for block in blocks if isinstance(block, Text))
+    for admission in ("not with the same number of tries", "had been seen", "three clusters", "one byte", "no rate"):
+        assert admission in told
+    (shown,) = [block for block in blocks if isinstance(block, Table) and "steps" in block.columns]
+    place = shown.columns.index("steps")
+    assert {plain_text(row[place]) for row in shown.rows} == {"10"}
+
+
 def test_targets_say_what_is_met_and_what_is_missed() -> None:
     targets = {target.what: target for target in accuracy.EXPERIMENT.targets(Options(), Found(finished))}
     assert targets["MNIST: OFL's accuracy against the paper's OFL"].met

@@ -51,7 +51,7 @@ def test_a_pickle_that_is_not_the_published_one_is_never_opened(tmp_path: Path) 
 
 def test_without_torch_geometric_the_error_says_what_to_install(cora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_geometric.io", None)
-    with pytest.raises(ConfigError, match=r"pip install 'ofl-iot\[graph\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[graph\]' in a checkout"):
         load_graph("cora", cora)
 
 

@@ -33,7 +33,7 @@ def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:  # noqa: A
     """Seconds of one processor, bytes per parameter."""
     trial = msgspec.convert(cell.settings, CryptoTrial)
     if find_spec("tenseal") is None:
-        raise ConfigError("the comparison needs TenSEAL, which is not installed: pip install tenseal")
+        raise ConfigError("the comparison needs TenSEAL, which is not installed: pip install '.[dev]' in a checkout")
     entropy = SystemEntropy()
     # The first keys compile the kernels.
     Keys(MAIN, 2, 2, entropy)

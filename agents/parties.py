@@ -13,6 +13,7 @@ from ofl_iot.crypto.entropy import Entropy, SeededEntropy, SystemEntropy
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId, federation_id
+from ofl_iot.opportunity.plan import label_balance
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
@@ -93,6 +94,7 @@ class Parties:
             sample_count=workload.sample_count,
             device_type=device_type,
             heartbeat_s=settings.fleet.heartbeat_s,
+            balance=label_balance(workload.label_histogram().tolist()),
         )
 
         salt = int(rng.integers(2**63))

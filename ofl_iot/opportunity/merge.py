@@ -102,8 +102,6 @@ class MergeSettings:
 
     max_weight: float = 1.0
     """Bound on eta_i: no update moves the model farther than to where its device stands."""
-    max_norm: float | None = None
-    """Bound on the Euclidean norm of one merged step; None: none."""
     staleness_bound: float | None = None
     """Rounds an update may lag behind before it is discounted; None: late updates count in full."""
     staleness_exponent: float = 0.5
@@ -111,8 +109,6 @@ class MergeSettings:
     def __post_init__(self) -> None:
         if not 0 < self.max_weight <= 1:
             raise ConfigError(f"max_weight is {self.max_weight}: choose it in (0, 1]")
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise ConfigError(f"max_norm is {self.max_norm}: choose a positive bound or leave it out")
 
 
 def merge_weight(
@@ -142,7 +138,6 @@ def merge_update(
     values: Vector,
     weight: float,
     *,
-    max_norm: float | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> None:
     """model[indices] += weight · values, in place, and count the way in `mileage`; indices must ascend."""
@@ -150,7 +145,7 @@ def merge_update(
         return
     if len(indices) != len(values) or indices[0] < 0 or indices[-1] >= len(model):
         raise RefusedError(f"an update of {len(values)} values does not fit a model of {len(model)} parameters")
-    step = values * np.float32(_bounded(values, weight, max_norm))
+    step = values * np.float32(weight)
     way = np.abs(step)
     if not math.isfinite(float(way.max())):
         raise RefusedError("an update holds a value that is not finite")
@@ -177,10 +172,3 @@ def stalest_blocks(mileage: Mileage, seen: Mileage, count: int) -> npt.NDArray[n
     lag = mileage - seen
     order = np.argsort(-lag, kind="stable")[: max(0, count)]
     return order[lag[order] > 0]
-
-
-def _bounded(values: Vector, weight: float, max_norm: float | None) -> float:
-    if max_norm is None:
-        return weight
-    norm = weight * math.sqrt(float(np.square(values, dtype=np.float64).sum()))
-    return weight if norm <= max_norm else weight * max_norm / norm

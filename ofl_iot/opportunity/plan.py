@@ -12,6 +12,7 @@ never upload. The proportional-fair optimum over the same constraints gives both
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Literal
@@ -42,7 +43,7 @@ class Limits:
     availability_j: float = math.inf
     """Joules until the device would have to switch off."""
     privacy_units: float = math.inf
-    """What the ledger still allows: noisy training steps, or epsilon in the paper's mode."""
+    """Noisy training steps that the ledger still allows; the paper's mode knows no limit."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -110,8 +111,7 @@ def limits_of(
     """What telemetry says is left, as limits.
 
     computing = contact_s · computing_share; communication = link_bytes_per_s · contact_s; data = examples · passes
-    · balance, where `balance` in (0, 1] is the effective number of classes, exp(entropy of the labels), over the
-    number of classes: training on skewed data drifts sooner. A measured amount below zero means nothing left.
+    · balance (`label_balance`): training on skewed data drifts sooner. A measured amount below zero means nothing left.
     """
     return Limits(
         computing_s=_product(contact_s, computing_share),
@@ -122,6 +122,16 @@ def limits_of(
     )
 
 
+def label_balance(counts: Sequence[int]) -> float:
+    """How even a device's labels are: exp(entropy) / classes, from 1 / classes (one class alone) to 1 (all alike).
+
+    `counts` are the samples of each class; without any sample it is 1.
+    """
+    total = sum(counts)
+    shares = [count / total for count in counts if count > 0]
+    return min(1.0, math.exp(-math.fsum(share * math.log(share) for share in shares)) / len(counts)) if shares else 1.0
+
+
 def costs_of(
     parameters: int,
     *,
@@ -130,7 +140,6 @@ def costs_of(
     step_s: float,
     bytes_up: float,
     bytes_down: float,
-    apply_s: float = 0.0,
     computing_w: float = 0.0,
     radio_j_per_byte: float = 0.0,
     privacy_units: float = 0.0,
@@ -138,17 +147,17 @@ def costs_of(
     """The cost model: what `local_steps` of training and the transfer cost, amortised over the parameters.
 
     One step over `batch_size` examples takes `step_s` seconds; one parameter takes `bytes_up` or `bytes_down` on the
-    wire and `apply_s` seconds of computing at `computing_w` watts; one whole upload takes `privacy_units`.
+    wire; computing takes `computing_w` watts; one whole upload takes `privacy_units`.
     """
     train_s = local_steps * step_s / max(1, parameters)
     return Costs(
         parameters=parameters,
-        computing_s=Cost(train_s + apply_s, apply_s),
+        computing_s=Cost(train_s, 0.0),
         communication_bytes=Cost(bytes_up, bytes_down),
         data_examples=Cost(local_steps * batch_size / max(1, parameters), 0.0),
         availability_j=Cost(
-            computing_w * (train_s + apply_s) + radio_j_per_byte * bytes_up,
-            computing_w * apply_s + radio_j_per_byte * bytes_down,
+            computing_w * train_s + radio_j_per_byte * bytes_up,
+            radio_j_per_byte * bytes_down,
         ),
         privacy_units=Cost(privacy_units / max(1, parameters), 0.0),
     )

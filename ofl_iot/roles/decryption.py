@@ -77,7 +77,12 @@ class SealedRound:
 
     def label(self, stage: str, turn: int) -> str:
         """How the parts of a request and of its answers are named."""
-        return f"{stage}.{self.attempt}.{turn}"
+        return label_of(stage, self.attempt, turn)
+
+
+def label_of(stage: str, attempt: int, turn: int) -> str:
+    """How the parts of a request to decrypt and of its answers are named, whoever decrypts."""
+    return f"{stage}.{attempt}.{turn}"
 
 
 class RoundDecryption(Protocol):

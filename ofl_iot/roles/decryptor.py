@@ -32,7 +32,7 @@ from ofl_iot.roles.commands import (
     tell,
 )
 from ofl_iot.roles.decryption import TOO_FEW
-from ofl_iot.roles.entrusted import label_of
+from ofl_iot.roles.entrusted import label_of_ask
 from ofl_iot.roles.events import (
     Arrived,
     Event,
@@ -174,7 +174,7 @@ class DecryptorMachine:
     def _alive(self, now: float) -> Iterator[Command]:
         """Tell the coordinator that its ask is in hand: a receipt that confirms nothing new."""
         if self._ask and self._answer is None:
-            sign = PartReceipt(self._ask.opened.term, self._ask.round_no, label_of(self._ask), ())
+            sign = PartReceipt(self._ask.opened.term, self._ask.round_no, label_of_ask(self._ask), ())
             yield _to_coordinator(sign)
             yield SetTimer(_ALIVE, now + self._rules.decryption_deadline_s / _SIGNS_A_DEADLINE)
 
@@ -231,7 +231,7 @@ class DecryptorMachine:
             yield from self._send_answer(now)
 
     def _asked_for(self, ask: ServerDecAsk, part: Part, now: float) -> Iterator[Command]:
-        if (ask.opened.term, ask.round_no, label_of(ask)) != (part.term, part.round_no, part.stage):
+        if (ask.opened.term, ask.round_no, label_of_ask(ask)) != (part.term, part.round_no, part.stage):
             raise RefusedError("an ask that says another term, round or stage than its parts")
         latest = self._next or self._ask
         if latest and _order(ask) <= _order(latest):
@@ -297,7 +297,7 @@ class DecryptorMachine:
             return
         self._fresh, self._asking = fresh, fresh.asking
         yield Persist((Put(TABLE, _FRESH, msgspec.msgpack.encode(fresh)),))
-        label = f"{label_of(ask)}.{fresh.asking}"
+        label = f"{label_of_ask(ask)}.{fresh.asking}"
         question = Question(ask.opened.term, ask.round_no, label, fresh.request, fresh.active)
         self._asked = SharesAsked(DESK, question, self._rules)
         yield from self._asked.begin(now)
@@ -332,7 +332,7 @@ class DecryptorMachine:
     def _say(self, body: bytes, now: float) -> Iterator[Command]:
         self._answer = body
         if self._ask and self._outgoing:
-            self._outgoing.send(COORDINATOR, label_of(self._ask), body)
+            self._outgoing.send(COORDINATOR, label_of_ask(self._ask), body)
             yield from self._send_answer(now)
 
     def _send_answer(self, now: float) -> Iterator[Command]:

@@ -55,7 +55,7 @@ from ofl_iot.roles.outbox import TABLE as OUTBOX
 from ofl_iot.roles.outbox import Outbox
 from ofl_iot.roles.planning import ResourceRules, Resources
 from ofl_iot.roles.privacy_guard import PrivacyGuard, PrivacyRules
-from ofl_iot.roles.rules import DownloadRules, TrainingRules, UploadRules
+from ofl_iot.roles.rules import DownloadRules, LeaderRules, TrainingRules, UploadRules
 from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
 from ofl_iot.roles.upload import RESEND, Upload
 
@@ -75,6 +75,8 @@ class DeviceProfile:
     sample_count: int
     device_type: str = ""
     heartbeat_s: float = 60.0
+    balance: float = 1.0
+    """How even the labels of its samples are (`label_balance`): a resource of its plan, told to nobody."""
 
 
 class DeviceRules(msgspec.Struct, frozen=True):
@@ -85,6 +87,8 @@ class DeviceRules(msgspec.Struct, frozen=True):
     download: DownloadRules = DownloadRules()
     privacy: PrivacyRules = PrivacyRules()
     resources: ResourceRules = ResourceRules()
+    leader: LeaderRules = LeaderRules()
+    """What leaders do, and with it what a download takes."""
 
 
 class DeviceMachine:
@@ -95,7 +99,14 @@ class DeviceMachine:
         self._training = rules.training
         self._upload_rules = rules.upload
         self._download = rules.download
-        self._resources = Resources(profile.size, rules.training, rules.resources, rules.upload.values)
+        self._resources = Resources(
+            profile.size,
+            rules.training,
+            rules.resources,
+            rules.upload.values,
+            values_down=rules.leader.values,
+            balance=profile.balance,
+        )
         self.guard = PrivacyGuard(rules.privacy)
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
         self._upload = Upload(profile.device, rules.upload, self.model, self.guard)

@@ -17,7 +17,7 @@ from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.messages import Part, PartReceipt, ServerDecAnswer, ServerDecAsk
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish, SetTimer, Subscribe
-from ofl_iot.roles.decryption import DEADLINE, DESK, MODEL, RESEND, SCORES, TOO_FEW, SealedRound
+from ofl_iot.roles.decryption import DEADLINE, DESK, MODEL, RESEND, SCORES, TOO_FEW, SealedRound, label_of
 from ofl_iot.roles.events import DecryptionRequested, JobFailed
 from ofl_iot.roles.exchange import BodyExchange, receipt_of
 from ofl_iot.roles.rules import ProtectionRules
@@ -88,7 +88,7 @@ class EntrustedDecryption:
         self._exchange = BodyExchange(
             sealed.key.opened.term, sealed.round_no, resend_s=self._rules.resend_s, max_bytes=max_bytes
         )
-        self._exchange.send(DECRYPTOR, label_of(ask), encode_body(ask))
+        self._exchange.send(DECRYPTOR, label_of_ask(ask), encode_body(ask))
         self._quiet = 0
         yield from self._wait(now)
         yield from self.send_due(now)
@@ -161,6 +161,6 @@ class EntrustedDecryption:
             yield self._sealed.finish({}, answer.values)
 
 
-def label_of(ask: ServerDecAsk) -> str:
+def label_of_ask(ask: ServerDecAsk) -> str:
     """How the parts of an ask and of its answer are named."""
-    return f"{ask.stage}.{ask.attempt}.{ask.turn}"
+    return label_of(ask.stage, ask.attempt, ask.turn)

@@ -11,14 +11,12 @@ import msgspec
 from ofl_iot.opportunity.plan import Plan, costs_of, limits_of, plan
 from ofl_iot.protocol.chunks import BYTES_PER_PARAMETER
 from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
-from ofl_iot.protocol.values import Precision
+from ofl_iot.protocol.values import BYTES_PER_VALUE, Precision
 from ofl_iot.roles.rules import Fraction, NotNegative, Positive, TrainingRules
 from ofl_iot.roles.throttle import Pace, Throttle, throttle
 
-BYTES_DOWN = 1.1
-"""What a parameter takes on its way down, as leaders send by default: a byte and its part of the framing,"""
 FRAMING = 0.1
-"""which is added to what `BYTES_PER_PARAMETER` says of the way up."""
+"""Bytes of messages' heads for each parameter, on top of `BYTES_PER_PARAMETER` up and `BYTES_PER_VALUE` down."""
 
 
 class ResourceRules(msgspec.Struct, frozen=True):
@@ -30,7 +28,8 @@ class ResourceRules(msgspec.Struct, frozen=True):
     link_share: Fraction = 0.5
     """Share of the measured link rate that learning may take."""
     passes: Positive = 100.0
-    """Passes over the data that one contact may make."""
+    """Passes over the data that one contact may make, if all classes are alike; of skewed data fewer (Eq. 4's data
+    heterogeneity). The default leaves the usual tenth of the model to devices with two samples of one class in ten."""
     battery_wh: NotNegative = 0.0
     """Capacity; 0 = on mains."""
     battery_reserve: Fraction = 0.2
@@ -52,10 +51,13 @@ def plan_contact(
     privacy_steps_left: float,
     *,
     values: Precision = "byte",
+    values_down: Precision = "byte",
+    balance: float = 1.0,
 ) -> Plan:
     """gamma_up and gamma_down for the next contact, and which resource keeps them from being larger.
 
-    `values` says in which precision parameters go up.
+    `values` and `values_down` say in which precision parameters go up and come down, `balance` how even the device's
+    labels are (`label_balance`).
     """
     step_s = telemetry.step_s if telemetry and telemetry.step_s else 0.0
     rate = telemetry.network_mbps * 1e6 / 8 if telemetry and telemetry.network_mbps else math.inf
@@ -70,7 +72,7 @@ def plan_contact(
             batch_size=training.batch_size,
             step_s=step_s,
             bytes_up=BYTES_PER_PARAMETER[values] + FRAMING,
-            bytes_down=BYTES_DOWN,
+            bytes_down=BYTES_PER_VALUE[values_down] + FRAMING,
             computing_w=telemetry.power_w or 0.0 if telemetry else 0.0,
             radio_j_per_byte=resources.radio_j_per_byte,
             privacy_units=training.steps,
@@ -80,6 +82,7 @@ def plan_contact(
             contact_s=resources.contact_s,
             examples=float(telemetry.samples) if telemetry and telemetry.samples else math.inf,
             passes=resources.passes,
+            balance=balance,
             energy_j=energy,
             privacy_units_left=privacy_steps_left,
         ),
@@ -90,9 +93,19 @@ def plan_contact(
 class Resources:
     """What a device knows of itself: the last telemetry, the plan it allows, what was reported of it."""
 
-    def __init__(self, size: int, training: TrainingRules, rules: ResourceRules, values: Precision = "byte") -> None:
+    def __init__(
+        self,
+        size: int,
+        training: TrainingRules,
+        rules: ResourceRules,
+        values: Precision = "byte",
+        *,
+        values_down: Precision = "byte",
+        balance: float = 1.0,
+    ) -> None:
         self._size = size
-        self._values = values
+        self._values, self._values_down = values, values_down
+        self._balance = balance
         self._training = training
         self._rules = rules
         self._gate = ReportGate()
@@ -110,7 +123,14 @@ class Resources:
         enough = min(payable_steps, 10.0 * self._training.steps)
         if self._planned is None or self._planned[0] != enough:
             plan = plan_contact(
-                self._size, self._telemetry, self._training, self._rules, payable_steps, values=self._values
+                self._size,
+                self._telemetry,
+                self._training,
+                self._rules,
+                payable_steps,
+                values=self._values,
+                values_down=self._values_down,
+                balance=self._balance,
             )
             self._planned = (enough, plan)
         return self._planned[1]

@@ -41,7 +41,8 @@ class UploadRules(msgspec.Struct, frozen=True):
     density: Literal["none", "histogram", "rare"] = "none"
     """The density estimate of the o-factor (Eq. 5); "none" does least harm."""
     values: Precision = "byte"
-    """With its place a parameter takes 2, 3 or 5 bytes; what rounding takes from values waits on the device."""
+    """With its place a parameter takes 2, 3 or 5 bytes; what rounding takes from values waits on the device,
+    but in the privacy mode `paper`, where it is lost: it cannot be told from the noise."""
     chunk_bytes: Annotated[int, msgspec.Meta(ge=1024, le=128 * 1024)] = 32 * 1024
     window: AtLeastOne = 8
     """Chunks under way without a receipt."""

@@ -87,4 +87,5 @@ class Settings(msgspec.Struct, frozen=True):
             download=self.download,
             privacy=self.privacy,
             resources=self.resources,
+            leader=self.leader,
         )

@@ -101,14 +101,6 @@ def test_a_merge_adds_the_weighted_update_and_counts_the_way(size, block_size, w
     np.testing.assert_allclose(mileage, np.bincount(blocks, np.abs(weight * dense)), rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_is_bounded_in_norm():
-    model, mileage = np.zeros(4, np.float32), new_mileage(4)
-    merge_update(model, mileage, np.arange(4), np.full(4, 1e30, np.float32), 0.5, max_norm=1.0)
-    assert np.linalg.norm(model) == pytest.approx(1.0)
-    merge_update(model, mileage, np.arange(4), np.full(4, 0.1, np.float32), 0.5, max_norm=1.0)
-    np.testing.assert_allclose(model, 0.55)
-
-
 def test_an_update_that_does_not_fit_leaves_the_model_alone():
     model, mileage = np.zeros(4, np.float32), new_mileage(4)
     for indices, values in (([4], [1]), ([-1], [1]), ([0, 1], [1]), ([0], [np.nan]), ([0], [np.inf])):
@@ -149,7 +141,6 @@ def test_versions_of_another_model_are_refused():
         lambda: ArrivalRates(smoothing=0),
         lambda: ArrivalRates.from_plain(["x"]),
         lambda: MergeSettings(max_weight=0),
-        lambda: MergeSettings(max_norm=-1),
     ],
 )
 def test_wrong_settings_are_refused(wrong):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError
-from ofl_iot.opportunity.plan import NOTHING, Cost, Costs, Limits, Plan, costs_of, limits_of, plan
+from ofl_iot.opportunity.plan import NOTHING, Cost, Costs, Limits, Plan, costs_of, label_balance, limits_of, plan
 
 RESOURCES = [field.name for field in fields(Limits)]
 amounts = st.one_of(st.just(0.0), st.floats(1e-12, 1e12))
@@ -121,6 +121,27 @@ def test_the_cost_model_charges_training_and_radio_to_the_battery():
     assert price.computing_s == Cost(0.1, 0)
     assert price.data_examples == Cost(0.4, 0)
     assert price.availability_j == Cost(1 + 2, 1)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20))
+def test_the_balance_of_labels_lies_between_one_class_and_all_alike(counts):
+    balance = label_balance(counts)
+    assert 1 / len(counts) - 1e-9 <= balance <= 1
+    assert balance == pytest.approx(label_balance(sorted(counts)))
+
+
+def test_the_balance_of_labels_is_the_effective_share_of_classes():
+    assert label_balance([7] * 10) == pytest.approx(1)
+    assert label_balance([0, 9, 0, 0]) == pytest.approx(1 / 4)
+    assert label_balance([5, 5, 0, 0]) == pytest.approx(1 / 2)
+    assert label_balance([0, 0]) == 1
+
+
+def test_skewed_data_are_a_scarcer_resource():
+    price = costs_of(1000, local_steps=10, batch_size=32, step_s=0.01, bytes_up=3, bytes_down=2)
+    even, skewed = (plan(price, limits_of(examples=100, balance=balance)) for balance in (1.0, 0.5))
+    assert skewed.binding == even.binding == "data"
+    assert skewed.gamma_up == pytest.approx(even.gamma_up / 2)
 
 
 def test_measured_amounts_below_zero_mean_nothing_left_and_unknown_means_no_limit():

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ofl_iot.opportunity.plan import Plan
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.planning import ResourceRules, Resources, plan_contact
-from ofl_iot.roles.rules import TrainingRules
+from ofl_iot.roles.rules import TrainingRules, UploadRules
 
 SIZE = 1_000_000
 TRAINING = TrainingRules()
@@ -48,6 +49,28 @@ def test_on_a_slow_link_values_of_more_bytes_leave_room_for_fewer() -> None:
     resources = Resources(SIZE, TRAINING, ResourceRules(), "single")
     resources.measured(slow, math.inf)
     assert resources.plan(math.inf).gamma_up == single
+
+
+def test_what_leaders_send_is_planned_with_the_precision_they_send_in() -> None:
+    slow = msgspec.structs.replace(IDLE, network_mbps=0.1, step_s=0.001)
+    resources = [Resources(SIZE, TRAINING, ResourceRules(), values_down=values) for values in get_args(Precision)]
+    for each in resources:
+        each.measured(slow, math.inf)
+    byte, half, single = (each.plan(math.inf).gamma_down for each in resources)
+    assert byte > half > single > 0
+
+
+def test_skewed_labels_limit_a_device_with_few_samples_and_nobody_else_by_default() -> None:
+    def planned(samples: int, passes: float = ResourceRules().passes) -> Plan:
+        resources = Resources(SIZE, TRAINING, ResourceRules(passes=passes), balance=0.1)
+        resources.measured(msgspec.structs.replace(IDLE, samples=samples), math.inf)
+        return resources.plan(math.inf)
+
+    assert planned(samples=20).gamma_up == 1.0
+    assert planned(samples=2).gamma_up > UploadRules().gamma
+    scarce = planned(samples=20, passes=10.0)
+    assert scarce.binding == "data"
+    assert scarce.gamma_up == pytest.approx(0.1 * 20 * 10.0 / (TRAINING.steps * TRAINING.batch_size))
 
 
 def test_a_slow_processor_limits_what_can_be_trained_and_sent() -> None:

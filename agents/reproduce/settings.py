@@ -135,6 +135,8 @@ def plan_of(choice: Choice, system: str, budget: Budget) -> Plan:
         eval_every=max(1, rounds // budget.models),
         options=choice.options,
     )
+    if system != "ofl":
+        return plan
     return msgspec.structs.replace(plan, round_s=steps * plan.step_s * _SLOWNESS / rounds)
 
 

@@ -29,7 +29,7 @@ from ofl_iot.roles.events import Vector
 Merged = dict[str, list[int]]
 """Sequence numbers by device, in the order of merging."""
 MOST_WAITING = 4
-"""Parts of an update that wait for a contribution of their own; with more of them a leader takes no chunks."""
+"""Parts of an update that wait for a contribution of their own; with more of them no other part is begun."""
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -91,10 +91,14 @@ class ClusterModel:
         """Whether there is a model to merge into."""
         return self.round_no >= 0
 
-    @property
-    def full(self) -> bool:
-        """Whether so much waits to be contributed that no more should be merged."""
-        return len(self._waiting) > MOST_WAITING
+    def has_room_for(self, chunk: Chunk) -> bool:
+        """Whether a chunk may be merged: not if so much waits already and it would begin another part.
+
+        ||fresh + step · values||² is convex in the step: what is short enough at 0 and at 1 is so in between.
+        """
+        if len(self._waiting) <= MOST_WAITING or not self._fresh_merged:
+            return True
+        return self._grown_by(chunk.read_indices(), chunk.read_values())[0] <= self._max_energy
 
     def bounded(self, chunk: Chunk, step: float) -> float:
         """The step, or less for a chunk that could not be contributed even alone: |step|·||values|| <= sqrt(max)."""
@@ -239,13 +243,17 @@ class ClusterModel:
         """Let what was merged so far wait, if this change would make it too long for one contribution."""
         if math.isinf(self._max_energy):
             return
-        exact = change.astype(np.float64)
-        own = float(exact @ exact)
-        grown = self._fresh_energy + own + 2.0 * float(self._fresh[places].astype(np.float64) @ exact)
+        grown, own = self._grown_by(places, change)
         if grown > self._max_energy and self._fresh_merged:
             self._set_fresh_aside()
             grown = own
         self._fresh_energy = grown
+
+    def _grown_by(self, places: npt.NDArray[np.int64], change: Vector) -> tuple[float, float]:
+        """||fresh + change||² and ||change||²."""
+        exact = change.astype(np.float64)
+        own = float(exact @ exact)
+        return self._fresh_energy + own + 2.0 * float(self._fresh[places].astype(np.float64) @ exact), own
 
     def _set_fresh_aside(self) -> None:
         self._waiting.append((self._fresh, self._fresh_merged, self._fresh_effort))

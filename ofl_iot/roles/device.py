@@ -140,6 +140,7 @@ class DeviceMachine:
             yield self._announce()
             yield Measure()
             yield from self._send_due(now)
+            yield from self._release(now)
             yield from self._pull(now)
             yield from self._offer()
         elif isinstance(event, LinkDown):
@@ -302,6 +303,7 @@ class DeviceMachine:
         yield from self._release(now)
         yield from self._send_due(now)
         yield from self._offer()
+        yield from self._train()
 
     def _forget(self, deletions: list[StoreOp]) -> list[StoreOp]:
         """Chunks may be deleted only when the stored base holds what they released."""
@@ -389,9 +391,7 @@ class DeviceMachine:
 
     def _train(self) -> Iterator[Command]:
         """Train again unless there is a reason to wait; whatever ends that reason calls here again."""
-        waiting = (
-            self._busy or self._pulling or self._resting or self._upload.trainings >= self._training.max_unreleased
-        )
+        waiting = self._busy or self._pulling or self._resting or self._upload.unheard >= self._training.max_unreleased
         stopped = self.guard.needs_ledger or self.guard.exhausted or self._resources.throttle.paused
         if waiting or stopped or self.assignment is None or not self.model.complete:
             return

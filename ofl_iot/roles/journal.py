@@ -34,15 +34,18 @@ class Journal:
         self.length = 0
         self._next_row = 0
 
-    def replay(self, rows: Mapping[Key, bytes], cluster: ClusterModel, merging: Merging) -> None:
-        """Merge again what was merged since the snapshot."""
+    def replay(self, rows: Mapping[Key, bytes], cluster: ClusterModel, merging: Merging) -> set[str]:
+        """Merge again what was merged since the snapshot; returns the devices it is from."""
+        devices: set[str] = set()
         for row_no, stored_row in rows.items():
             row = msgspec.msgpack.decode(stored_row, type=JournalRow)
             chunk = decode(Kind.UPDATE, row.chunk)
             assert isinstance(chunk, Chunk)  # noqa: S101  # what the journal stored is a chunk
             cluster.merge(row.device, chunk, row.step, merging.effort(chunk))
+            devices.add(row.device)
             self._next_row = int(row_no) + 1
         self.length = len(rows)
+        return devices
 
     def enter(self, device: str, chunk: Chunk, step: float) -> StoreOp:
         """A chunk is merged with this step."""

@@ -12,17 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import DeviceId
-from ofl_iot.opportunity.merge import stalest_blocks
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
-    Block,
-    Blocks,
     Contribution,
     Manifest,
     Part,
@@ -32,7 +28,6 @@ from ofl_iot.protocol.messages import (
     RoundOpen,
 )
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.protocol.values import BYTES_PER_VALUE, MAX_VALUE, encode_model
 from ofl_iot.roles.blocks import BlockLayout
 from ofl_iot.roles.cluster_model import ClusterModel
 from ofl_iot.roles.commands import (
@@ -47,6 +42,7 @@ from ofl_iot.roles.commands import (
     tell,
 )
 from ofl_iot.roles.contributing import RESEND, Contributing, Keys
+from ofl_iot.roles.download import answer_to
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
@@ -65,6 +61,7 @@ from ofl_iot.roles.merging import Merging
 from ofl_iot.roles.observation import Observer
 from ofl_iot.roles.rules import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
+from ofl_iot.roles.turned_away import TurnedAway
 
 STATE, OFFICE = "leader.state", "leader.office"
 
@@ -100,6 +97,7 @@ class LeaderMachine:
         """Term and revision of the last assignment."""
         self._members: dict[str, int] = {}
         self._journal = Journal()
+        self._turned_away = TurnedAway()
         self._contributing = Contributing(profile.device, keys, encrypted=profile.encrypted, resend_s=rules.resend_s)
         self._intake = GlobalIntake(profile.layout.size)
         self._observer = Observer()
@@ -156,7 +154,9 @@ class LeaderMachine:
         self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
         cluster = ClusterModel.restored(self.profile.layout, state["cluster"], self.profile.max_energy)
         self._merging.restore(state["merging"])
-        self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging)
+        if order := state.get("turned away"):
+            self._turned_away.restore(order)
+        self._turned_away.served(*self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging))
         self.cluster = cluster
         if cluster.frozen is not None:
             if "body" in state:
@@ -192,7 +192,9 @@ class LeaderMachine:
             )
             self._contributing.forget()
             self._intake.forget()
+            self._turned_away.forget()
         self._take_members(assignment)
+        self._turned_away.stay(self._members)
         yield Persist(
             (
                 Put(STATE, "assignment", msgspec.msgpack.encode(assignment)),
@@ -216,6 +218,7 @@ class LeaderMachine:
         self.cluster = self._assignment = None
         self._contributing.forget()
         self._intake.forget()
+        self._turned_away.forget()
         yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL), self._stored_seen()))
         yield tell("no longer leading", term=assignment.term, leader=assignment.leader)
         me = self.profile.device
@@ -258,9 +261,16 @@ class LeaderMachine:
             raise RefusedError(f"a chunk of term {chunk.term}, this cluster is in {cluster.term}")
         if not cluster.ready:
             return  # no receipt: the device sends it again when the global model is here
+        if cluster.holds(sender, chunk.seq) or cluster.has_room_for(chunk):
+            yield from self._take(sender, chunk, now)
+        else:
+            self._turned_away.hold(sender, chunk)  # no receipt either: the device keeps it
+
+    def _take(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
+        """Merge a chunk unless that is done, make it durable, confirm it."""
+        cluster = self._office
         if not cluster.holds(sender, chunk.seq):
-            if cluster.full:
-                return  # no receipt either: it is sent again when some of what waits has been contributed
+            self._turned_away.served(sender)
             wanted = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
             step = cluster.bounded(chunk, wanted)
             if step != wanted:
@@ -274,6 +284,13 @@ class LeaderMachine:
             yield tell("merged", "debug", device=sender, seq=chunk.seq, step=step, count=chunk.count)
         yield self._receipt(sender, (chunk.seq,))
 
+    def _take_those_turned_away(self, now: float) -> Iterator[Command]:
+        """A part has gone: the longest waiting first, and behind one that does not fit those that begin no part."""
+        for device, chunk in self._turned_away.chunks():
+            if self._office.has_room_for(chunk):
+                self._turned_away.served(device)
+                yield from self._take(device, chunk, now)
+
     def _check_member(self, sender: DeviceId) -> None:
         if sender not in self._members:
             raise LateError(f"{sender} is not in this cluster")
@@ -286,39 +303,23 @@ class LeaderMachine:
         )
 
     def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
-        cluster, layout = self._office, self.profile.layout
+        cluster = self._office
         self._check_member(sender)
         if pull.term != cluster.term:
             raise LateError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
-        if len(pull.seen) != 8 * layout.count:
-            raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {layout.count}")
         if not cluster.ready:
             return
-        chosen = stalest_blocks(cluster.mileage, np.frombuffer(pull.seen, "<f8"), pull.max_blocks)
+        answer = answer_to(pull, cluster, self._rules)
         yield self._receipt(sender, ())
-        batch = max(1, int(self._rules.blocks_bytes / (layout.block_size * BYTES_PER_VALUE[self._rules.values])))
-        batches = [chosen[at : at + batch] for at in range(0, len(chosen), batch)] or [chosen]
-        for number, blocks in enumerate(batches, 1):
-            yield Publish(
-                Topic(Kind.BLOCKS, self.profile.device, sender),
-                Blocks(
-                    term=cluster.term,
-                    round_no=cluster.round_no,
-                    blocks=tuple(self._block(int(block)) for block in blocks),
-                    last=number == len(batches),
-                ),
-            )
-
-    def _block(self, index: int) -> Block:
-        values = np.clip(self._office.model[self.profile.layout.bounds(index)], -MAX_VALUE, MAX_VALUE)
-        dtype, coded = encode_model(values, self._rules.values)
-        return Block(index, float(self._office.mileage[index]), dtype, coded)
+        for blocks in answer:
+            yield Publish(Topic(Kind.BLOCKS, self.profile.device, sender), blocks)
 
     def _snapshot(self) -> list[StoreOp]:
         """The whole cluster model in place of the journal."""
         return [
             Put(STATE, "cluster", self._office.snapshot()),
             Put(STATE, "merging", self._merging.snapshot()),
+            Put(STATE, "turned away", self._turned_away.snapshot()),
             self._journal.empty(),
         ]
 
@@ -338,6 +339,7 @@ class LeaderMachine:
             self._contributing.unload()
             yield Persist((*self._snapshot(), Delete(STATE, "body")))
             yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key))
+            yield from self._take_those_turned_away(now)
 
     def _protected(self, event: ContributionProtected, now: float) -> Iterator[Command]:
         if self.cluster is None or self.cluster.frozen_round != event.round_no:

@@ -32,7 +32,7 @@ class Merging(Protocol):
     """Decides the step of each chunk; its memory is stored with the cluster model."""
 
     def step(self, device: str, chunk: Chunk, now: float, members: Mapping[str, int], round_no: int) -> float:
-        """The factor of the chunk's values; 0 keeps them out. `members` maps devices to their sample counts."""
+        """The factor of the chunk's values, at most 1; 0 keeps them out. `members` maps devices to sample counts."""
         ...
 
     def effort(self, chunk: Chunk) -> float:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -190,15 +190,34 @@ def test_a_chunk_that_is_too_long_by_itself_is_weighed_down() -> None:
     assert cluster.bounded(chunk_of(1, {0: 0.0}), 1.0) == 1.0
 
 
-def test_with_too_much_waiting_it_is_full_until_some_of_it_is_contributed() -> None:
+def full_cluster() -> ClusterModel:
+    """Five parts wait, and the sixth is begun."""
     cluster = cluster_at(max_energy=4.0)
-    seq = 0
-    while not cluster.full:
-        seq += 1
+    for seq in range(1, MOST_WAITING + 3):
+        assert cluster.has_room_for(chunk_of(seq, {0: 1.9}))
         cluster.merge(A, chunk_of(seq, {0: 1.9}), 1.0)
-    assert seq == MOST_WAITING + 2
+    return cluster
+
+
+def test_with_too_much_waiting_there_is_room_only_for_what_begins_no_other_part() -> None:
+    cluster = full_cluster()
+    for long in ({0: 1.9}, {0: 0.2}, {1: 1.0}):
+        assert not cluster.has_room_for(chunk_of(9, long))
+    for short in ({0: 0.05}, {1: 0.5}, {0: -1.9, 1: 1.5}):
+        assert cluster.has_room_for(chunk_of(9, short))
     cluster.freeze(1)
-    assert not cluster.full
+    assert cluster.has_room_for(chunk_of(9, {0: 1.9}))
+
+
+@given(
+    values=st.dictionaries(st.integers(0, SIZE - 1), st.floats(-2, 2, width=32), min_size=1, max_size=4),
+    step=st.floats(0.0, 1.0),
+)
+def test_what_there_is_room_for_begins_no_part_whatever_its_step(values: dict[int, float], step: float) -> None:
+    cluster, chunk = full_cluster(), chunk_of(9, values)
+    if cluster.has_room_for(chunk):
+        cluster.merge(A, chunk, step)
+        assert len(cluster._waiting) == MOST_WAITING + 1
 
 
 def test_a_cluster_without_a_global_model_is_not_ready() -> None:

@@ -526,6 +526,28 @@ def test_work_stored_before_a_crash_is_offered_by_a_device_that_may_not_train() 
     np.testing.assert_array_equal(job.update, np.ones(SIZE))
 
 
+def test_a_device_whose_leader_has_no_room_stops_training_and_goes_on_when_it_is_heard() -> None:
+    machine = device_machine(window=1)
+    commands = begin(machine)
+    for number in range(4):
+        assert jobs(train(machine, commands), PrepareRelease)
+        released = published(machine.handle(prepared({0: 1.0 + number}), 1.0), Kind.UPDATE)
+        assert len(released) == (number == 0), "one chunk is under way, all other work waits"
+        commands = machine.handle(blocks(whole_model()), 1.0)
+    assert not jobs(commands, TrainLocally), "three trainings without a release"
+    commands = machine.handle(receipt((1,)), 2.0)
+    assert len(published(commands, Kind.UPDATE)) == 1
+    assert jobs(commands, TrainLocally)
+
+
+def test_what_was_prepared_when_the_link_broke_leaves_when_it_is_back() -> None:
+    machine = device_machine()
+    train(machine, begin(machine))
+    machine.handle(LinkDown(), 1.0)
+    assert not published(machine.handle(prepared({0: 1.0}), 2.0), Kind.UPDATE)
+    assert len(published(machine.handle(LinkUp(), 3.0), Kind.UPDATE)) == 1
+
+
 def test_an_answer_that_is_coming_in_is_waited_for() -> None:
     machine = device_machine()
     machine.handle(Started(), 0.0)

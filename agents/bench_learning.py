@@ -51,7 +51,7 @@ PRIVATE_LINEAR = Case(
     widths=(),
 )
 
-SCARCE = 9.3e-5
+SCARCE = 4.9e-5
 """Share of a link of 20 Mbit/s at which one contact carries about the whole model down, and nothing up beside it."""
 LITERAL = (
     Case("gamma 0.01", {"upload": {"gamma": 0.01}}),

@@ -71,7 +71,8 @@ class LeaderRules(msgspec.Struct, frozen=True):
     resend_s: Positive = 6.0
     values: Precision = "byte"
     """How blocks travel: what rounding takes is below a hundredth of a block's largest parameter."""
-    blocks_bytes: Annotated[int, msgspec.Meta(ge=1024, le=512 * 1024)] = 64 * 1024
+    blocks_bytes: Annotated[int, msgspec.Meta(ge=1024, le=192 * 1024)] = 64 * 1024
+    """Of one answer to a pull; blocks that bytes would blur take up to four times that, which a message still holds."""
 
 
 class ProtectionRules(msgspec.Struct, frozen=True):

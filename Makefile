@@ -30,9 +30,9 @@ $(DEMO)/.installed: pyproject.toml constraints.txt
 	$(DEMO)/bin/python $(PIP) .
 	touch $@
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml research/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python $(PIP) --editable '.[dev]'
+	$(VENV)/bin/python $(PIP) --editable '.[dev]' --editable ./research
 	touch $@
 
 clean:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from broker.embedded import EmbeddedBroker
+from ofl_broker.embedded import EmbeddedBroker
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")

@@ -10,8 +10,8 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from agents.cli import main
-from broker.nats import CONFIG
+from ofl_agents.cli import main
+from ofl_broker.nats import CONFIG
 from tests.conftest import _until_listening
 
 NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")

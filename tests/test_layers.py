@@ -15,7 +15,6 @@ ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "ids"}
 PURE = {
     "errors", "ids", "protocol", "opportunity", "privacy", "crypto", "identity", "fleet", "robust", "roles",
-    "baselines",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -30,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "transport": LEAVES | {"identity"},
     "workloads": {"errors", "privacy"},
     "roles": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust"},
-    "baselines": LEAVES | {"protocol", "crypto", "roles"},
+    "jobs": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "identity", "robust", "roles", "workloads"},
     "runtime": LEAVES
     | {
         "protocol",
@@ -41,6 +40,7 @@ ARROWS: dict[str, set[str]] = {
         "fleet",
         "robust",
         "roles",
+        "jobs",
         "transport",
         "workloads",
     },
@@ -59,8 +59,9 @@ DATES = {"ofl_iot.identity.dates": {"datetime"}}
 """Dates are values, and certificates are written with them; the clock is not read there."""
 
 HEAVY = {"scipy", "sklearn", "numba", "dp_accounting", "rich", "torch", "torch_geometric", "matplotlib", "psutil"}
-HEAVY_AT_HOME = {"ofl_iot.crypto.kernels": {"numba"}, "agents.display": {"rich"}}
-ONLY_IN = {"paho": "ofl_iot.transport", "amqtt": "broker"}
+HEAVY_AT_HOME = {"ofl_iot.crypto.kernels": {"numba"}, "ofl_agents.sim.display": {"rich"}}
+ONLY_IN = {"paho": "ofl_iot.transport", "amqtt": "ofl_broker"}
+PROGRAMS = {"ofl_agents", "ofl_broker", "ofl_research"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class Import:
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    module = ".".join(parts if parts[0] == "ofl_iot" else parts[1:])
     stack: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text()), True)]
     while stack:
         node, at_once = stack.pop()
@@ -102,7 +104,7 @@ def _for_types_only(node: ast.AST) -> bool:
 
 IMPORTS = [
     each
-    for package in ("ofl_iot", "agents", "broker")
+    for package in ("ofl_iot", "agents/ofl_agents", "broker/ofl_broker", "research/ofl_research")
     for path in sorted((ROOT / package).rglob("*.py"))
     for each in imports_of(path)
 ]
@@ -139,13 +141,13 @@ def test_imports_follow_the_arrows() -> None:
 
 
 def test_the_library_imports_neither_programs_nor_the_broker() -> None:
-    assert not broken(
-        each for each in IMPORTS if each.module.startswith("ofl_iot") and each.top in {"agents", "broker"}
-    )
+    assert not broken(each for each in IMPORTS if each.module.startswith("ofl_iot") and each.top in PROGRAMS)
 
 
 def test_the_broker_does_not_import_the_programs() -> None:
-    assert not broken(each for each in IMPORTS if each.module.startswith("broker") and each.top == "agents")
+    assert not broken(
+        each for each in IMPORTS if each.module.startswith("ofl_broker") and each.top in {"ofl_agents", "ofl_research"}
+    )
 
 
 def test_pure_packages_have_no_clock_randomness_or_input_of_their_own() -> None:
@@ -191,15 +193,15 @@ def loaded_by(statement: str) -> set[str]:
 
 @pytest.mark.parametrize("command", ["agent", "coordinator", "decryptor"])
 def test_a_device_agent_stays_light(command: str) -> None:
-    loaded = loaded_by(f"import agents.cli, agents.program, agents.parties, agents.commands.{command}")
+    loaded = loaded_by(f"import ofl_agents.cli, ofl_agents.program, ofl_agents.build, ofl_agents.commands.{command}")
     assert not loaded & {"scipy", "sklearn", "numba", "torch", "dp_accounting", "rich", "matplotlib", "amqtt"}
 
 
 @pytest.mark.parametrize("command", ["agent", "coordinator", "decryptor"])
 def test_certificates_are_loaded_by_those_alone_who_have_one(command: str) -> None:
-    code = f"import agents.commands.{command}, sys; assert 'cryptography.x509' not in sys.modules"
-    assert "agents" in loaded_by(code)
+    code = f"import ofl_agents.commands.{command}, sys; assert 'cryptography.x509' not in sys.modules"
+    assert "ofl_agents" in loaded_by(code)
 
 
 def test_the_command_itself_starts_without_numpy() -> None:
-    assert not loaded_by("import agents.cli") & {"numpy", "msgspec", "paho"}
+    assert not loaded_by("import ofl_agents.cli") & {"numpy", "msgspec", "paho"}

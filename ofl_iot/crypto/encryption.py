@@ -15,9 +15,9 @@ import numpy.typing as npt
 from ofl_iot.crypto import kernels, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.entropy import Entropy
+from ofl_iot.crypto.frames import Framed, Kind, Note, check_rows
 from ofl_iot.crypto.params import ParameterSet
 from ofl_iot.crypto.ring import Integers, Residues, ring_of, shoup
-from ofl_iot.crypto.wire import Framed, Kind, Note, check_rows
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR
 

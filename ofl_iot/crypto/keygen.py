@@ -18,9 +18,9 @@ from ofl_iot.crypto import sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import PublicKey, common_polynomial
 from ofl_iot.crypto.entropy import Entropy
+from ofl_iot.crypto.frames import Framed, Kind, Note, check_rows
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, ParameterSet
 from ofl_iot.crypto.ring import Residues, ring_of
-from ofl_iot.crypto.wire import Framed, Kind, Note, check_rows
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId
 

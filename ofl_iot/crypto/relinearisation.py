@@ -22,10 +22,10 @@ from ofl_iot.crypto import kernels, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import common_polynomial
 from ofl_iot.crypto.entropy import Entropy
+from ofl_iot.crypto.frames import Framed, Kind, Note, check_rows
 from ofl_iot.crypto.keygen import KEY_ROUND, LeaderSecret, in_member_order
 from ofl_iot.crypto.params import ParameterSet
 from ofl_iot.crypto.ring import Residues, Ring, conjugate, ring_of
-from ofl_iot.crypto.wire import Framed, Kind, Note, check_rows
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR
 

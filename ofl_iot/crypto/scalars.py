@@ -20,11 +20,11 @@ from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import PublicKey
 from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.filters import Filter
+from ofl_iot.crypto.frames import Framed, Kind, Note, as_ids
 from ofl_iot.crypto.keygen import KeyShare
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, ParameterSet
 from ofl_iot.crypto.ring import Residues, Ring, ring_of
 from ofl_iot.crypto.threshold import check_answers, check_request, lagrange, request_digest, switch_to_decryption
-from ofl_iot.crypto.wire import Framed, Kind, Note, as_ids
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId
 

@@ -20,9 +20,9 @@ from ofl_iot.crypto import kernels, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, Values, common_polynomial, encode, encrypt_rows
 from ofl_iot.crypto.entropy import Entropy
+from ofl_iot.crypto.frames import Framed, Kind, Note, check_rows
 from ofl_iot.crypto.params import ParameterSet
 from ofl_iot.crypto.ring import Residues, Ring, Small, ring_of, shoup_number
-from ofl_iot.crypto.wire import Framed, Kind, Note, check_rows
 from ofl_iot.errors import ConfigError, CryptoError
 
 

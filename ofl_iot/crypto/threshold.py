@@ -23,10 +23,10 @@ from ofl_iot.crypto import kernels, noise, sampling
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, encrypt_zero
 from ofl_iot.crypto.entropy import Entropy
+from ofl_iot.crypto.frames import Framed, Kind, Note, as_ids, check_rows
 from ofl_iot.crypto.keygen import KeyShare
 from ofl_iot.crypto.params import DECRYPTION_LIMBS, ParameterSet
 from ofl_iot.crypto.ring import Residues, ring_of, shoup
-from ofl_iot.crypto.wire import Framed, Kind, Note, as_ids, check_rows
 from ofl_iot.errors import CryptoError, WrongShareError
 from ofl_iot.ids import COORDINATOR, DeviceId
 

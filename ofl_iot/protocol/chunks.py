@@ -8,7 +8,7 @@ A chunk covers a range of the model and says which parameters of that range it h
   none selected yet, read on". At gamma = 0.1 that is 1.0 byte an index (the entropy is 0.6, a bitmap takes 1.25).
 
 Its values are coded in a precision of `protocol/values.py`. What rounding takes is not lost: a device counts as
-released what `read_values` gives, unless values carry the noise of the privacy mode `paper` (`roles/local_model.py`).
+released what `read_values` gives, unless values carry the noise of privacy mode `paper` (see `LocalModel`).
 """
 
 from __future__ import annotations

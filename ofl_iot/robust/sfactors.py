@@ -7,7 +7,7 @@ mean      no defence: every leader counts
 literal   Eq. 6 as written, on the models, weights not renormalised: s_i = 1 - MagNorm(high band) · DistNorm(distance)
 delta     Eq. 6 on the updates, weights renormalised
 mad       leaders whose distance or high band is an outlier by median absolute deviation are left out
-ledger    evidence per leader over rounds (the default), see `ofl_iot.robust.ledger`
+ledger    evidence per leader over rounds (the default), see `ofl_iot.robust.suspicion`
 
 Distances are Euclidean where the paper has Manhattan's: a polynomial for |x| on ciphertext is unsound outside its
 interval, and the two rank leaders alike.
@@ -21,8 +21,8 @@ import numpy as np
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import DeviceId
-from ofl_iot.robust.ledger import ledger
 from ofl_iot.robust.scores import FloatArray, RoundScores
+from ofl_iot.robust.suspicion import ledger
 from ofl_iot.robust.verdict import SFactor, Verdict, robust_z
 
 __all__ = [

@@ -10,6 +10,7 @@ from collections import deque
 from ofl_iot.protocol.codec import decode
 from ofl_iot.protocol.messages import Assignment, PartReceipt
 from ofl_iot.protocol.topics import Kind
+from ofl_iot.roles.base import Machine
 from ofl_iot.roles.commands import (
     AnswerDecryption,
     BeginKeys,
@@ -22,8 +23,7 @@ from ofl_iot.roles.commands import (
     Publish,
     TrainLocally,
 )
-from ofl_iot.roles.contributing import CONTRIBUTE
-from ofl_iot.roles.device import DeviceMachine
+from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
@@ -38,9 +38,9 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
-from ofl_iot.roles.keeper import KeeperMachine
-from ofl_iot.roles.leader import LeaderMachine
-from ofl_iot.roles.machine import Machine
+from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.leader.contribution import CONTRIBUTE
+from ofl_iot.roles.leader.machine import LeaderMachine
 
 _FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.ROUND_OPEN, Kind.MANIFEST, Kind.GLOBAL_PART}
 _FOR_KEEPER = {Kind.KEYS, Kind.DECRYPT, Kind.SERVERDEC}

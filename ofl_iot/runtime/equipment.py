@@ -6,11 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from ofl_iot.jobs.toolbox import Pace, Toolbox
 from ofl_iot.roles.commands import Tell
+from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.store import Store
 from ofl_iot.runtime.telemetry import TelemetrySource
-from ofl_iot.runtime.toolbox import Pace, Toolbox
-from ofl_iot.runtime.wire import Wire
 from ofl_iot.transport import link as transport
 
 STORE_RETRY_S = 10.0

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ofl_iot.errors import ConfigError, StoreError, TransportError
+from ofl_iot.roles.base import Machine
 from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
@@ -45,11 +46,10 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.machine import Machine
 from ofl_iot.roles.storage import Delete, Put, Stored
 from ofl_iot.runtime.equipment import Equipment
-from ofl_iot.runtime.notify import Health, Pulses
 from ofl_iot.runtime.quarantine import Quarantine, culprit
+from ofl_iot.runtime.watchdog import Health, Pulses
 from ofl_iot.transport import link as transport
 from ofl_iot.transport.backoff import Outage
 

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ofl_iot.roles.device import DeviceRules
-from ofl_iot.roles.merging import MergeRules
-from ofl_iot.roles.planning import ResourceRules
-from ofl_iot.roles.privacy_guard import PrivacyRules
-from ofl_iot.roles.rules import (
+from ofl_iot.roles.device.machine import DeviceRules
+from ofl_iot.roles.device.privacy_guard import PrivacyRules
+from ofl_iot.roles.device.resources import ResourceRules
+from ofl_iot.roles.leader.merging import MergeRules
+from ofl_iot.roles.settings import (
     AtLeastOne,
     DownloadRules,
     FleetRules,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ofl_iot.ids import FederationId
+from ofl_iot.jobs.toolbox import Pace, Toolbox
+from ofl_iot.roles.base import Machine
 from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
@@ -28,12 +30,10 @@ from ofl_iot.roles.commands import (
     Unsubscribe,
 )
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired, Trained
-from ofl_iot.roles.machine import Machine
+from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource
-from ofl_iot.runtime.toolbox import Pace, Toolbox
 from ofl_iot.runtime.virtual_broker import UNLIMITED, Faults, LinkRates, Session, VirtualBroker
-from ofl_iot.runtime.wire import Wire
 
 Listener = Callable[[str, Tell, float], None]
 """Is told what a party tells: its name, what, when."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agents.audit import Audit, audit_chunks
+from ofl_agents.sim.audit import Audit, audit_chunks
 from ofl_iot.ids import DeviceId
-from ofl_iot.roles.coordinator import CoordinatorMachine
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.tally import TallyWorld
 

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agents.enrolment.authority import BOOKS, CRL, KEPT_S, KEY, Authority
-from agents.enrolment.files import write_private
-from agents.enrolment.report import table
+from ofl_agents.enrolment.authority import BOOKS, CRL, KEPT_S, KEY, Authority
+from ofl_agents.enrolment.files import write_private
+from ofl_agents.enrolment.report import table
 from ofl_iot.errors import ConfigError, OflError, RefusedError
 from ofl_iot.identity.certificates import (
     BROKER_LIFETIME_S,

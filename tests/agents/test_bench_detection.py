@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents import bench_detection
-from agents.attack_cases import ATTACKS, BY_DEVICES, BY_LEADERS, leader_cases
-from agents.bench_detection import MaliciousLeader, Range, Record, Shadow, Size, run
-from agents.cli import main
-from agents.detection_report import check_targets, markdown
-from agents.learning_data import load_corpus
+from ofl_agents.cli import main
 from ofl_iot.ids import DeviceId
 from ofl_iot.roles.commands import Job, ProtectContribution, TrainLocally
 from ofl_iot.roles.commands import Tell as Told
 from ofl_iot.roles.events import ContributionProtected, Event, JobFailed
+from ofl_research.benches import detection as bench_detection
+from ofl_research.benches.attack_cases import ATTACKS, BY_DEVICES, BY_LEADERS, leader_cases
+from ofl_research.benches.detection import MaliciousLeader, Range, Record, Shadow, Size, run
+from ofl_research.benches.detection_report import check_targets, markdown
+from ofl_research.benches.learning_data import load_corpus
 
 TINY = Size(leaders=5, rounds=3, hidden=8, seeds=(0,))
 

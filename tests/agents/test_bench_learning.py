@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents import bench_learning
-from agents.attack_cases import ATTACKS
-from agents.bench_learning import COMPENSATED, DENSE, SPARSE, check_targets, guarded, markdown
-from agents.cli import main
-from agents.learning_cases import OWN_CLASSES, Case, Laboratory, Scale
-from agents.learning_data import VALIDATION, deal, deal_own_classes, load_corpus, load_mnist
-from agents.learning_federation import Outcome, PoisonedToolbox
+from ofl_agents.cli import main
 from ofl_iot.errors import ConfigError
 from ofl_iot.roles.commands import Job, PrepareRelease, TrainLocally
 from ofl_iot.roles.events import Event, JobFailed, Trained
 from ofl_iot.workloads.catalogue import DATA_SETS
 from ofl_iot.workloads.idx import FILES
+from ofl_research.benches import learning as bench_learning
+from ofl_research.benches.attack_cases import ATTACKS
+from ofl_research.benches.learning import COMPENSATED, DENSE, SPARSE, check_targets, guarded, markdown
+from ofl_research.benches.learning_cases import OWN_CLASSES, Case, Laboratory, Scale
+from ofl_research.benches.learning_data import VALIDATION, deal, deal_own_classes, load_corpus, load_mnist
+from ofl_research.benches.learning_federation import Outcome, PoisonedToolbox
 from tests.workloads.datafiles import know, write_idx_set
 
 TINY = Scale(devices=6, hidden=8, rounds=2, rounds_slow=2, rounds_private=2, seeds=(1,), slow=2, malicious=2)
@@ -48,7 +48,7 @@ def test_mnist_is_halved_and_its_validation_images_are_not_trained_on(
     count = VALIDATION + 30
     train = np.zeros((count, 28, 28), np.uint8)
     raw = IdxImages(train, np.arange(count) % 10, train[:7], np.arange(7))
-    monkeypatch.setattr("agents.learning_data.load_idx", lambda _: raw)
+    monkeypatch.setattr("ofl_research.benches.learning_data.load_idx", lambda _: raw)
     corpus = load_corpus(tmp_path / "fashion", 30)
     assert corpus.name == "fashion, halved"
     assert corpus.pixels == 14 * 14

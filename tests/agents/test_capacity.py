@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.capacity import demand, run, table
+from ofl_research.benches.capacity import demand, run, table
 
 SCALING = Path(__file__).parents[2] / "docs" / "scaling.md"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agents import cli
-from agents.cli import COMMANDS, main
-from agents.program import state_folder
+from ofl_agents import cli
+from ofl_agents.cli import COMMANDS, main
+from ofl_agents.program import state_folder
 from ofl_iot import __version__
 from ofl_iot.errors import ConfigError, StoreError
 
@@ -223,14 +223,14 @@ def test_errors_become_exit_codes(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("agents.commands.config.load_settings", fail)
+    monkeypatch.setattr("ofl_agents.commands.config.load_settings", fail)
     assert main(["config", "show"]) == code
     assert capsys.readouterr().err == says
 
 
 def test_a_reader_who_leaves_early_is_no_failure() -> None:
     """`ofl config show | head -1`."""
-    program = f"{sys.executable} -c 'import sys; from agents.cli import main; sys.exit(main())' config show"
+    program = f"{sys.executable} -c 'import sys; from ofl_agents.cli import main; sys.exit(main())' config show"
     done = subprocess.run(  # noqa: S602  # a pipe of the shell is what is tested
         f"{program} | head -c 1 && exit ${{PIPESTATUS[0]}}",
         shell=True,
@@ -244,7 +244,7 @@ def test_a_reader_who_leaves_early_is_no_failure() -> None:
 
 def test_starting_the_command_imports_nothing_heavy() -> None:
     heavy = "{'numpy', 'sklearn', 'scipy', 'rich', 'amqtt', 'numba', 'paho'}"
-    program = f"import sys; import agents.cli; print(sorted({heavy} & sys.modules.keys()))"
+    program = f"import sys; import ofl_agents.cli; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run(  # noqa: S603  # our own interpreter
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents import data_fetch
-from agents.cli import main
-from agents.split_figure import draw_split
+from ofl_agents import data_fetch
+from ofl_agents.cli import main
+from ofl_agents.split_figure import draw_split
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.catalogue import DATA_SETS
 from tests.workloads.datafiles import know, write_idx_set, write_planetoid, write_svhn

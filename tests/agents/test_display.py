@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agents.display import Display, print_summary, size_text, spark
-from agents.summary import DeviceRow, Progress, Summary
+from ofl_agents.sim.display import Display, print_summary, size_text, spark
+from ofl_agents.sim.summary import DeviceRow, Progress, Summary
 
 
 def recorded(*, terminal: bool) -> Console:

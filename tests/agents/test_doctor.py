@@ -19,18 +19,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.cli import main
-from agents.doctor import machine
-from agents.doctor.findings import EXIT_CODES, Finding, Level, exit_code
-from agents.doctor.identity import enrolled_name, identity
-from agents.doctor.state import state
+from ofl_agents.cli import main
+from ofl_agents.doctor import machine
+from ofl_agents.doctor.findings import EXIT_CODES, Finding, Level, exit_code
+from ofl_agents.doctor.identity import enrolled_name, identity
+from ofl_agents.doctor.state import state
 from ofl_iot.crypto.entropy import SystemEntropy
 from ofl_iot.identity.certificates import DAY_S, Request, SigningAuthority, Validity
 from ofl_iot.identity.names import Bearer
 from ofl_iot.ids import DeviceId
 from ofl_iot.privacy.events import Budget, DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
-from ofl_iot.roles.privacy_guard import PrivacyRules
+from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.transport.identity import CA, CERTIFICATE, KEY

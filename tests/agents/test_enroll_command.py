@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.cli import main
-from agents.commands import enroll
+from ofl_agents.cli import main
+from ofl_agents.commands import enroll
 from ofl_iot.identity.tokens import JoinToken
 from ofl_iot.transport.identity import CRL, KEY, IdentityFolder
 from tests.agents.test_enrolment import Running, service

@@ -15,11 +15,20 @@ from typing import Any
 
 import pytest
 
-from agents.enrolment import client
-from agents.enrolment.authority import Authority
-from agents.enrolment.client import Newcomer, ask, fetch_crl, parse_server, renew, server_of, trusting
-from agents.enrolment.service import EnrolmentService
-from agents.enrolment.wire import Answer, AskAuthority, AuthorityIs, Join, Question, frame, read_answer, read_question
+from ofl_agents.enrolment import client
+from ofl_agents.enrolment.authority import Authority
+from ofl_agents.enrolment.client import Newcomer, ask, fetch_crl, parse_server, renew, server_of, trusting
+from ofl_agents.enrolment.messages import (
+    Answer,
+    AskAuthority,
+    AuthorityIs,
+    Join,
+    Question,
+    frame,
+    read_answer,
+    read_question,
+)
+from ofl_agents.enrolment.service import EnrolmentService
 from ofl_iot.crypto.entropy import SystemEntropy
 from ofl_iot.errors import ConfigError, CryptoError, DecodeError, ProtocolError, RefusedError, TransportError
 from ofl_iot.identity.certificates import LIFETIME_S, serials_revoked_in

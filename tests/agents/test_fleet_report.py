@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from agents.commands.sim import add_options, settings_for
-from agents.fleet_report import Reclustering, count_service, draw_fleet, service_by_type, write_fleet
-from agents.summary import Progress
+from ofl_agents.commands.sim import add_options, settings_for
+from ofl_agents.sim.fleet_report import Reclustering, count_service, draw_fleet, service_by_type, write_fleet
+from ofl_agents.sim.summary import Progress
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.roles.commands import tell
 from ofl_iot.runtime.settings import Settings

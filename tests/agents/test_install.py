@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.cli import main
-from agents.installation import ROLES
+from ofl_agents.cli import main
+from ofl_agents.install.installation import ROLES
 
 OFL = Path(sys.executable).with_name("ofl")
 ANALYZE = shutil.which("systemd-analyze")

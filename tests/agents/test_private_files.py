@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agents.enrolment.files import make_private_folder, write_private
+from ofl_agents.enrolment.files import make_private_folder, write_private
 from ofl_iot.errors import ConfigError
 
 

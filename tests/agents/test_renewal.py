@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.enrolment.client import SERVER, Newcomer
-from agents.enrolment.holder import identity_of
-from agents.enrolment.renewal import LOOK_S, Renewal, next_look_s
+from ofl_agents.enrolment.client import SERVER, Newcomer
+from ofl_agents.enrolment.holder import identity_of
+from ofl_agents.enrolment.renewal import LOOK_S, Renewal, next_look_s
 from ofl_iot.errors import ConfigError
 from ofl_iot.identity.certificates import DAY_S, LIFETIME_S, Validity
 from ofl_iot.identity.enrolment import Enrolment

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ofl_iot.baselines.cfl import Cfl, CflOptions, bipartition, cosines
-from ofl_iot.baselines.device import DensePacking, DeviceMachine, Worker
-from ofl_iot.baselines.head import AsynchronousServer, HeadableDevice, SynchronousHead
-from ofl_iot.baselines.ifca import Ifca, IfcaOptions
-from ofl_iot.baselines.letters import (
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish, Tell
+from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
+from ofl_research.baselines.cfl import Cfl, CflOptions, bipartition, cosines
+from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
+from ofl_research.baselines.head import AsynchronousServer, HeadableDevice, SynchronousHead
+from ofl_research.baselines.ifca import Ifca, IfcaOptions
+from ofl_research.baselines.letters import (
     Hello,
     Lead,
     Letter,
@@ -24,11 +27,8 @@ from ofl_iot.baselines.letters import (
     read_letter,
     unpack_dense,
 )
-from ofl_iot.baselines.rfl_ha import equal_pace
-from ofl_iot.baselines.server import Schedule
-from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish, Tell
-from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
+from ofl_research.baselines.rfl_ha import equal_pace
+from ofl_research.baselines.server import Schedule
 
 ANNA, BERT, CARL = DeviceId("anna"), DeviceId("bert"), DeviceId("carl")
 

@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ofl_iot.baselines.device import DensePacking, DeviceMachine, Worker
-from ofl_iot.baselines.fedavg import FedAvg
-from ofl_iot.baselines.letters import (
+from ofl_iot.errors import ConfigError, DecodeError, RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
+from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish, Subscribe, Tell, TrainLocally
+from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
+from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
+from ofl_research.baselines.fedavg import FedAvg
+from ofl_research.baselines.letters import (
     Hello,
     Letter,
     LetterArrived,
@@ -24,12 +28,8 @@ from ofl_iot.baselines.letters import (
     read_letter,
     unpack_dense,
 )
-from ofl_iot.baselines.means import mixed, staleness_share, weighted_mean
-from ofl_iot.baselines.server import RoundServer, Schedule
-from ofl_iot.errors import ConfigError, DecodeError, RefusedError
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish, Subscribe, Tell, TrainLocally
-from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
+from ofl_research.baselines.means import mixed, staleness_share, weighted_mean
+from ofl_research.baselines.server import RoundServer, Schedule
 
 ANNA, BERT = DeviceId("anna"), DeviceId("bert")
 

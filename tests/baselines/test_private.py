@@ -7,11 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ofl_iot.baselines.ahfl import AhflOptions, AsynchronousHead, NoisyPacking, perturbed
-from ofl_iot.baselines.device import Worker
-from ofl_iot.baselines.fedphe import CIPHERTEXT_BYTES, PACK_VALUES, FedPhe, FedPheOptions, PackPacking
-from ofl_iot.baselines.fldp import Fldp, FldpDevice, FldpFleet, FldpOptions, FldpServer, quantised
-from ofl_iot.baselines.letters import (
+from ofl_iot.errors import ConfigError, DecodeError, RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.roles.commands import Command, Publish
+from ofl_iot.roles.events import Trained
+from ofl_research.baselines.ahfl import AhflOptions, AsynchronousHead, NoisyPacking, perturbed
+from ofl_research.baselines.device import Worker
+from ofl_research.baselines.fedphe import CIPHERTEXT_BYTES, PACK_VALUES, FedPhe, FedPheOptions, PackPacking
+from ofl_research.baselines.fldp import Fldp, FldpDevice, FldpFleet, FldpOptions, FldpServer, quantised
+from ofl_research.baselines.letters import (
     Hello,
     Lead,
     Letter,
@@ -24,12 +28,8 @@ from ofl_iot.baselines.letters import (
     read_letter,
     unpack_dense,
 )
-from ofl_iot.baselines.secure_sum import DEGREE, MODULUS, centred, deal_shares, join_shares, masks, random_secret
-from ofl_iot.baselines.server import Schedule
-from ofl_iot.errors import ConfigError, DecodeError, RefusedError
-from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Publish
-from ofl_iot.roles.events import Trained
+from ofl_research.baselines.secure_sum import DEGREE, MODULUS, centred, deal_shares, join_shares, masks, random_secret
+from ofl_research.baselines.server import Schedule
 
 DEVICES = ("anna", "bert", "carl")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.policy import Party, may_publish, may_receive
+from ofl_broker.policy import Party, may_publish, may_receive
 from ofl_iot.errors import TopicError
 from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topic, Topics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents import bench_broker
+from ofl_research.benches import broker as bench_broker
 from tests.conftest import MOSQUITTO
 from tests.nats import NATS
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from broker.embedded import EmbeddedBroker
-from broker.program import main, serve
+from ofl_broker.embedded import EmbeddedBroker
+from ofl_broker.program import main, serve
 from ofl_iot.errors import ConfigError
 
 
@@ -86,7 +86,7 @@ def test_it_does_not_chatter(linked: Any, caplog: pytest.LogCaptureFixture) -> N
 
     with caplog.at_level(logging.INFO):
         asyncio.run(story())
-    assert {record.name for record in caplog.records} <= {"broker.embedded", "ofl_iot.transport.mqtt"}
+    assert {record.name for record in caplog.records} <= {"ofl_broker.embedded", "ofl_iot.transport.mqtt"}
 
 
 def test_errors_of_other_tasks_still_reach_the_loops_handler() -> None:

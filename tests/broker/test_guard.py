@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agents.cli import main
-from broker import guard
-from broker.embedded import EmbeddedBroker
-from broker.program import serve
+from ofl_agents.cli import main
+from ofl_broker import guard
+from ofl_broker.embedded import EmbeddedBroker
+from ofl_broker.program import serve
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.transport.mqtt import MqttLink, Will

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from agents.cli import main
-from broker.mosquitto import ACL, CONFIG
+from ofl_agents.cli import main
+from ofl_broker.mosquitto import ACL, CONFIG
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.transport.mqtt import MqttLink, TlsSettings, Will

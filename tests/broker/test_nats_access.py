@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from agents.broker_processes import _certify
-from broker.nats import ACCESS
+from ofl_broker.nats import ACCESS
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.transport.mqtt import MqttLink, TlsSettings
+from ofl_research.benches.broker_processes import _certify
 from tests.broker.access import (
     DEVICE,
     FEDERATION,

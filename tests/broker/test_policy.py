@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.simulate import Simulation
-from agents.summary import Progress
-from broker.mosquitto import acl_text
-from broker.policy import POLICY, Action, Party, granted_to, may_publish, may_receive, may_subscribe
+from ofl_agents.sim.simulation import Simulation
+from ofl_agents.sim.summary import Progress
+from ofl_broker.mosquitto import acl_text
+from ofl_broker.policy import POLICY, Action, Party, granted_to, may_publish, may_receive, may_subscribe
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.runtime.settings import Settings

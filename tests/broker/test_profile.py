@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.cli import main
-from broker.mosquitto import ACL, CONFIG, DATA
+from ofl_agents.cli import main
+from ofl_broker.mosquitto import ACL, CONFIG, DATA
 
 
 def profile(folder: Path, *more: str) -> int:

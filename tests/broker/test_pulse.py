@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.pulse import BrokerPulse
+from ofl_broker.pulse import BrokerPulse
 
 
 def test_a_broker_that_answers_is_ready(open_broker: Any) -> None:

@@ -16,6 +16,10 @@ from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.noise import error_bound
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import DECRYPTOR
+from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto, _RoundInHand
+from ofl_iot.jobs.decrypt import DecryptorCrypto
+from ofl_iot.jobs.leader_crypto import LeaderCrypto
+from ofl_iot.jobs.toolbox import DecryptorToolbox, Toolbox, run_job
 from ofl_iot.roles.commands import (
     AnswerDecryption,
     BeginKeys,
@@ -29,13 +33,9 @@ from ofl_iot.roles.commands import (
     Tell,
     WeighRound,
 )
-from ofl_iot.roles.decryptor import DecryptorMachine
+from ofl_iot.roles.decryption.decryptor import DecryptorMachine
 from ofl_iot.roles.events import ContributionProtected, Event, RoundAggregated
-from ofl_iot.roles.rules import ProtectionRules, RoundRules
-from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto, _RoundInHand
-from ofl_iot.runtime.leader_crypto import LeaderCrypto
-from ofl_iot.runtime.server_dec import DecryptorCrypto
-from ofl_iot.runtime.toolbox import DecryptorToolbox, Toolbox, run_job
+from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.runtime.virtual import Party
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.tally import FEDERATION, EvenPace, TallyToolbox, TallyWorld

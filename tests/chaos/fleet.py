@@ -15,9 +15,9 @@ from ofl_iot.protocol.messages import Assignment
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Command, Publish
-from ofl_iot.roles.coordinator import CoordinatorMachine
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Event
-from ofl_iot.roles.rules import FleetRules, RoundRules
+from ofl_iot.roles.settings import FleetRules, RoundRules
 from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.tally import TallyWorld

@@ -16,6 +16,7 @@ import numpy as np
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.ids import DeviceId, FederationId, device_id
+from ofl_iot.jobs.toolbox import Toolbox
 from ofl_iot.protocol.chunks import Chunk, split_update
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
@@ -29,8 +30,11 @@ from ofl_iot.roles.commands import (
     ProtectContribution,
     TrainLocally,
 )
-from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
-from ofl_iot.roles.device import DeviceMachine, DeviceProfile, DeviceRules
+from ofl_iot.roles.coordinator.claim import Fence
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile, DeviceRules
+from ofl_iot.roles.device.outbox import TABLE as OUTBOX
+from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.events import (
     ContributionProtected,
     Evaluated,
@@ -40,12 +44,9 @@ from ofl_iot.roles.events import (
     SealingKeyMade,
     Trained,
 )
-from ofl_iot.roles.fence import Fence
-from ofl_iot.roles.keeper import KeeperMachine
-from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
-from ofl_iot.roles.outbox import TABLE as OUTBOX
-from ofl_iot.roles.privacy_guard import PrivacyRules
-from ofl_iot.roles.rules import (
+from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.settings import (
     DownloadRules,
     FleetRules,
     LeaderRules,
@@ -57,7 +58,6 @@ from ofl_iot.roles.rules import (
 from ofl_iot.roles.storage import Put, StoreOp
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource
-from ofl_iot.runtime.toolbox import Toolbox
 from ofl_iot.runtime.virtual import Listener, Party, VirtualWorld
 from ofl_iot.runtime.virtual_broker import Faults
 

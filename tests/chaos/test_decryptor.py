@@ -7,7 +7,7 @@ import pytest
 
 from ofl_iot.ids import DECRYPTOR
 from ofl_iot.roles.commands import AnswerDecryption, Job
-from ofl_iot.roles.entrusted import SILENT
+from ofl_iot.roles.decryption.remote import SILENT
 from ofl_iot.roles.events import Event
 from tests.chaos.encrypted import PROTECTION, ROUGH, STEP, CryptoToolbox, EncryptedWorld, bound, quiet
 from tests.chaos.tally import TallyToolbox

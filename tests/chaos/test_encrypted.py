@@ -12,9 +12,9 @@ import pytest
 from ofl_iot.crypto.context import Origin
 from ofl_iot.crypto.scalars import ScalarShare
 from ofl_iot.crypto.threshold import DecryptionShare
+from ofl_iot.jobs.joint_key import context_of
 from ofl_iot.roles.commands import AnswerDecryption, Job
 from ofl_iot.roles.events import DecryptionAnswered, Event, JobFailed
-from ofl_iot.runtime.joint_key import context_of
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.encrypted import PROTECTION, RARELY, ROUGH, STEP, CryptoToolbox, EncryptedWorld, bound, quiet
 from tests.chaos.tally import FEDERATION, TallyToolbox

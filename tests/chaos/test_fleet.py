@@ -12,9 +12,9 @@ from ofl_iot.protocol.messages import Blocks
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command
-from ofl_iot.roles.coordinator import CoordinatorMachine
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Arrived, Event
-from ofl_iot.roles.rules import DownloadRules, FleetRules, RoundRules, TrainingRules
+from ofl_iot.roles.settings import DownloadRules, FleetRules, RoundRules, TrainingRules
 from ofl_iot.runtime.virtual import Party
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.fleet import ChurningFleet, honest

@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("tenseal")
 
-from agents import bench_crypto, literal_dft
-from agents.literal_dft import LiteralCost, SealScheme
+from ofl_research.benches import crypto as bench_crypto
+from ofl_research.benches import literal_dft
+from ofl_research.benches.literal_dft import LiteralCost, SealScheme
 
 KEYS = {
     "enc_speedup_vs_tenseal",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ofl_iot.crypto import wire
+from ofl_iot.crypto import frames as wire
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, encrypt
 from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.keygen import KEY_ROUND
@@ -194,7 +194,7 @@ def test_importing_the_wire_form_does_not_load_the_kernels(tmp_path) -> None:
     import subprocess
     import sys
 
-    program = "import sys, ofl_iot.crypto.wire; print('numba' in sys.modules)"
+    program = "import sys, ofl_iot.crypto.frames; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)  # noqa: S603
     assert done.stdout.strip() == "False"
 

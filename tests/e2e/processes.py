@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from agents.audit import Audit, audit_chunks
-from agents.parties import Parties
+from ofl_agents.build import Parties
+from ofl_agents.sim.audit import Audit, audit_chunks
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.messages import Assignment, Manifest, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.coordinator import CoordinatorMachine
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Started
+from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
-from ofl_iot.runtime.wire import Wire
 from ofl_iot.transport.link import Delivery, LinkEvent
 from ofl_iot.workloads.digits import digits_federation
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.nats import ACCESS
+from ofl_broker.nats import ACCESS
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.transport.link import Delivery, LinkEvent
 from tests.e2e.identities import OBSERVER, Identities, ends_in_good_order

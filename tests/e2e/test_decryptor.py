@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ofl_iot.ids import COORDINATOR, DECRYPTOR
-from ofl_iot.roles.decryptor import TABLE
+from ofl_iot.roles.decryption.decryptor import TABLE
 from ofl_iot.runtime.store import SqliteStore
 from tests.e2e.processes import NAMES, Federation, OflProcess, audit_stores, until
 from tests.e2e.test_processes import ofl_broker, watching

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from agents.cli import main
-from agents.enrolment.authority import CRL, Authority
-from agents.enrolment.client import Newcomer
-from agents.enrolment.files import make_private_folder, write_private
-from broker.mosquitto import CONFIG
+from ofl_agents.cli import main
+from ofl_agents.enrolment.authority import CRL, Authority
+from ofl_agents.enrolment.client import Newcomer
+from ofl_agents.enrolment.files import make_private_folder, write_private
+from ofl_broker.mosquitto import CONFIG
 from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.transport.identity import CA, CERTIFICATE, KEY, IdentityFolder
 from ofl_iot.transport.mqtt import MqttLink

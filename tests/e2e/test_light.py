@@ -24,7 +24,7 @@ MOST_WAKEUPS_A_SECOND = 25.0
 IMPORT = """
 import time
 wall, cpu = time.perf_counter(), time.process_time()
-import agents.cli, agents.commands.agent
+import ofl_agents.cli, ofl_agents.commands.agent
 print(time.perf_counter() - wall, time.process_time() - cpu)
 """
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from agents.audit import audit_chunks
-from agents.parties import Parties
-from broker.embedded import EmbeddedBroker
+from ofl_agents.build import Parties
+from ofl_agents.sim.audit import audit_chunks
+from ofl_broker.embedded import EmbeddedBroker
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.coordinator import CoordinatorMachine
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.live import Equipment, LiveParty
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
-from ofl_iot.runtime.wire import Wire
 from ofl_iot.transport.mqtt import MqttLink, Will
 from ofl_iot.workloads.digits import digits_federation
 from tests.e2e.processes import NAMES, PARTS, QUICK, until

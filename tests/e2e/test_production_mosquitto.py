@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.cli import main
-from broker.mosquitto import ACL, CONFIG
+from ofl_agents.cli import main
+from ofl_broker.mosquitto import ACL, CONFIG
 from tests.conftest import MOSQUITTO, _free_port, _until_listening
 from tests.e2e.identities import OBSERVER, Identities, ends_in_good_order
 from tests.e2e.processes import Federation, Watch, audit_stores, until

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.cli import main
+from ofl_agents.cli import main
 from ofl_iot.crypto.entropy import SystemEntropy
-from ofl_iot.roles.keyring import TABLE as KEYS
+from ofl_iot.jobs.toolbox import DeviceToolbox
+from ofl_iot.roles.keys.participant import TABLE as KEYS
 from ofl_iot.roles.storage import Put
+from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.store import SqliteStore
-from ofl_iot.runtime.toolbox import DeviceToolbox
-from ofl_iot.runtime.wire import Wire
 from tests.e2e.leaks import Secrets
 
 planted = logging.getLogger("planted")

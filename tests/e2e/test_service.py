@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.cli import main
+from ofl_agents.cli import main
 from tests.conftest import MOSQUITTO, _until_listening
 from tests.e2e.processes import NAMES, Federation, OflProcess, until
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.bench_fleet import run
+from ofl_research.benches.fleet import run
 
 
 def test_the_benchmark_tells_seconds_and_churn_of_each_size(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from agents import bench_opportunity
-from agents.cli import main
+from ofl_agents.cli import main
+from ofl_research.benches import opportunity as bench_opportunity
 
 
 @pytest.fixture

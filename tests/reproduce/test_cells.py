@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.reproduce.cells import Cell, CellStore, Finished, write_atomically
 from ofl_iot.errors import ConfigError
+from ofl_research.reproduction.cells import Cell, CellStore, Finished, write_atomically
 
 names = st.text("abcdefghij-", min_size=1, max_size=6)
 values = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False) | names
@@ -43,7 +43,7 @@ def test_whatever_determines_a_result_is_in_the_digest(cell: Cell, field: str) -
 def test_results_of_another_format_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = Cell(work="w", dataset="d", system="s", seed=1)
     before = cell.digest
-    monkeypatch.setattr("agents.reproduce.cells.FORMAT", 2)
+    monkeypatch.setattr("ofl_research.reproduction.cells.FORMAT", 2)
     assert cell.digest != before
 
 

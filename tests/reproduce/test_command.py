@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.cli import EXIT_FAILED, EXIT_USAGE, main
-from agents.reproduce.experiments.accuracy import COLUMNS
+from ofl_agents.cli import EXIT_FAILED, EXIT_USAGE, main
+from ofl_research.reproduction.experiments.accuracy import COLUMNS
 
 
 def rows(out: Path) -> list[dict[str, str]]:

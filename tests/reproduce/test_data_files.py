@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agents.reproduce.cells import Cell, Finished
-from agents.reproduce.data_files import fingerprint, refuse_other_files
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.catalogue import DATA_SETS
 from ofl_iot.workloads.idx import FILES
+from ofl_research.reproduction.cells import Cell, Finished
+from ofl_research.reproduction.data_files import fingerprint, refuse_other_files
 
 
 def svhn(folder: Path, train: bytes = b"train", test: bytes = b"test") -> Path:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.reproduce.axes import axis_for, number
-from agents.reproduce.charts import Bar, Dot, Series, bar_chart, dot_chart, line_chart
-from agents.reproduce.document import Figure, Findings, Section, Text, Toned, markdown, sheet, table
-from agents.reproduce.palette import SERIES, alone
-from agents.reproduce.report import Cover, render
+from ofl_research.reproduction.axes import axis_for, number
+from ofl_research.reproduction.charts import Bar, Dot, Series, bar_chart, dot_chart, line_chart
+from ofl_research.reproduction.document import Figure, Findings, Section, Text, Toned, markdown, sheet, table
+from ofl_research.reproduction.palette import SERIES, alone
+from ofl_research.reproduction.report import Cover, render
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8)
 positive = st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=8)

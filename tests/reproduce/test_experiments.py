@@ -8,18 +8,18 @@ import re
 import msgspec
 import pytest
 
-from agents.reproduce import paper
-from agents.reproduce.cells import Cell, Finished
-from agents.reproduce.document import Table, Text, plain_text
-from agents.reproduce.experiments import accuracy, attacks, costs, crypto, privacy, scale
-from agents.reproduce.experiments.base import Experiment, Found
-from agents.reproduce.experiments.registry import EXPERIMENTS
-from agents.reproduce.plan import Operations, Point, Result
-from agents.reproduce.selection import Options
-from agents.reproduce.verdicts import Spread
-from agents.reproduce.work.federation import Trial
-from agents.reproduce.work.learning import bench_corpus
 from ofl_iot.errors import ConfigError
+from ofl_research.reproduction import paper
+from ofl_research.reproduction.cells import Cell, Finished
+from ofl_research.reproduction.document import Table, Text, plain_text
+from ofl_research.reproduction.experiments import accuracy, attacks, costs, crypto, privacy, scale
+from ofl_research.reproduction.experiments.base import Experiment, Found
+from ofl_research.reproduction.experiments.registry import EXPERIMENTS
+from ofl_research.reproduction.plan import Operations, Point, Result
+from ofl_research.reproduction.selection import Options
+from ofl_research.reproduction.verdicts import Spread
+from ofl_research.reproduction.work.federation import Trial
+from ofl_research.reproduction.work.learning import bench_corpus
 
 ACCURACIES = {"ofl": 0.97, "fedavg": 0.98, "cfl": 0.90, "rfl-ha": 0.91}
 OPTIONS = [Options(), Options(quick=True, seeds=(7,)), Options(only=("digits",), seeds=(1, 2))]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.reproduce.cells import Cell, CellStore, Finished
-from agents.reproduce.experiments.registry import EXPERIMENTS
-from agents.reproduce.facts import command, facts, several_commits, several_files
-from agents.reproduce.reproduction import Reproduction
-from agents.reproduce.selection import Options, parse_seeds, seeds_text
+from ofl_research.reproduction.cells import Cell, CellStore, Finished
+from ofl_research.reproduction.experiments.registry import EXPERIMENTS
+from ofl_research.reproduction.facts import command, facts, several_commits, several_files
+from ofl_research.reproduction.reproduction import Reproduction
+from ofl_research.reproduction.selection import Options, parse_seeds, seeds_text
 
 CORA = Cell(work="w", dataset="cora", system="ofl", seed=1)
 DIGITS = Cell(work="w", dataset="digits", system="ofl", seed=1)

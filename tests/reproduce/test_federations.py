@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from agents.reproduce.federations import SYSTEMS, ofl_settings, run_system
-from agents.reproduce.plan import Plan, Result
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.tasks import Task, load_task
+from ofl_research.reproduction.federations import SYSTEMS, ofl_settings, run_system
+from ofl_research.reproduction.plan import Plan, Result
 
 QUICK = Plan(rounds=2, steps=5, learning_rate=0.3, round_s=2.0, protection="clear", judge_devices=True)
 

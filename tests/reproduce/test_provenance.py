@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.reproduce import provenance
+from ofl_research.reproduction import provenance
 
 NAMED = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org", "-c", "commit.gpgsign=false"]
 
@@ -21,10 +21,10 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A checkout with a file of code and one of results."""
-    module = tmp_path / "agents" / "reproduce" / "provenance.py"
+    module = tmp_path / "research" / "provenance.py"
     module.parent.mkdir(parents=True)
     module.write_text("")
-    for folder in ("ofl_iot", "broker", "results"):
+    for folder in ("ofl_iot", "agents", "broker", "results"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "file").write_text("")
     git(tmp_path, "init", "-q")

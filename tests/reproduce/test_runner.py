@@ -12,14 +12,14 @@ import msgspec
 import psutil
 import pytest
 
-from agents.reproduce.cells import Cell, CellStore, Finished
-from agents.reproduce.pace import Pace
-from agents.reproduce.runner import Board, Failure, Runner, Running
-from agents.reproduce.selection import Options
-from agents.reproduce.settings import Dealing, plan_for
-from agents.reproduce.trials import trial
 from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.catalogue import DATA_SETS
+from ofl_research.reproduction.cells import Cell, CellStore, Finished
+from ofl_research.reproduction.pace import Pace
+from ofl_research.reproduction.runner import Board, Failure, Runner, Running
+from ofl_research.reproduction.selection import Options
+from ofl_research.reproduction.settings import Dealing, plan_for
+from ofl_research.reproduction.trials import trial
 
 ROOT = Path(__file__).parents[2]
 WORK = """
@@ -48,8 +48,8 @@ RUN = """
 import sys
 from pathlib import Path
 import msgspec
-from agents.reproduce.cells import Cell, CellStore
-from agents.reproduce.runner import Runner
+from ofl_research.reproduction.cells import Cell, CellStore
+from ofl_research.reproduction.runner import Runner
 
 class Lines:
     def moved(self, board):
@@ -140,7 +140,7 @@ def test_cells_of_other_data_files_are_not_mixed(place: Path) -> None:
 def test_a_run_killed_in_the_middle_goes_on_with_what_is_missing(place: Path) -> None:
     (place / "blocked").touch()
     cells = [cell(place, 1), cell(place, 2), cell(place, 3, blocks=True), cell(place, 4)]
-    path = os.pathsep.join([str(place), str(ROOT)])
+    path = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])
     text = msgspec.json.encode(cells).decode()
     process = subprocess.Popen(  # noqa: S603  # our own interpreter
         [sys.executable, "-c", RUN, str(place / "out"), text],

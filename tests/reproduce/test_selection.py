@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agents.reproduce import paper
-from agents.reproduce.cells import Cell
-from agents.reproduce.selection import Options, parse_only, parse_seeds
 from ofl_iot.errors import ConfigError
+from ofl_research.reproduction import paper
+from ofl_research.reproduction.cells import Cell
+from ofl_research.reproduction.selection import Options, parse_only, parse_seeds
 
 
 def test_the_papers_data_and_systems_unless_others_are_named() -> None:

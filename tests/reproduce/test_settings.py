@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.reproduce import tuning
-from agents.reproduce.federations import SYSTEMS
-from agents.reproduce.settings import Budget, Choice, dealing_for, plan_for, plan_of
-from agents.reproduce.tuning import Try, choices, main
 from ofl_iot.workloads.tasks import TASKS
+from ofl_research.reproduction import tuning
+from ofl_research.reproduction.federations import SYSTEMS
+from ofl_research.reproduction.settings import Budget, Choice, dealing_for, plan_for, plan_of
+from ofl_research.reproduction.tuning import Try, choices, main
 
 
 @given(steps=st.integers(1, 50), budget=st.integers(50, 2000), models=st.integers(1, 30), rounds=st.integers(1, 20))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.reproduce.verdicts import (
+from ofl_research.reproduction.verdicts import (
     Spread,
     Target,
     ahead,

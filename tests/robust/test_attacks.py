@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ofl_iot.robust import attacks
 from ofl_iot.robust.scores import high_band_energy
+from ofl_research import attacks
 
 UPDATE = np.random.default_rng(0).normal(size=5000).astype(np.float32)
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError, RoundError
 from ofl_iot.ids import DeviceId
-from ofl_iot.robust import attacks
 from ofl_iot.robust.agreement import agreement, majority_core
-from ofl_iot.robust.ledger import LedgerRules
 from ofl_iot.robust.scores import RoundScores, plain_scores
 from ofl_iot.robust.sfactors import DEFAULT_FORM, FORMS, Verdict, delta, ledger, literal, mad, s_factor
+from ofl_iot.robust.suspicion import LedgerRules
+from ofl_research import attacks
 
 SIZE = 2000
 seeds = st.integers(0, 2**32 - 1)

@@ -14,8 +14,13 @@ import numpy as np
 
 from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId
+from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto
+from ofl_iot.jobs.decrypt import DecryptorCrypto
+from ofl_iot.jobs.leader_crypto import LeaderCrypto
+from ofl_iot.jobs.toolbox import Tools, run_job
 from ofl_iot.protocol.messages import KeyMember, Message, Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.base import Machine, collect
 from ofl_iot.roles.commands import (
     AnswerDecryption,
     BeginKeys,
@@ -38,9 +43,9 @@ from ofl_iot.roles.commands import (
     Tell,
     WeighRound,
 )
-from ofl_iot.roles.decryption import DEADLINE, Decryption, RoundDecryption, SealedRound
-from ofl_iot.roles.decryptor import DecryptorMachine
-from ofl_iot.roles.entrusted import EntrustedDecryption
+from ofl_iot.roles.decryption.decryptor import DecryptorMachine
+from ofl_iot.roles.decryption.remote import EntrustedDecryption
+from ofl_iot.roles.decryption.requester import DEADLINE, Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
@@ -53,15 +58,10 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
-from ofl_iot.roles.keeper import KeeperMachine
-from ofl_iot.roles.key_maker import KeyMaker
-from ofl_iot.roles.machine import Machine, collect
-from ofl_iot.roles.rules import ProtectionRules
-from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
-from ofl_iot.runtime.leader_crypto import LeaderCrypto
-from ofl_iot.runtime.server_dec import DecryptorCrypto
+from ofl_iot.roles.keys.ceremony import KeyMaker
+from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
-from ofl_iot.runtime.toolbox import Tools, run_job
 
 FEDERATION = FederationId("circle")
 RULES = ProtectionRules(

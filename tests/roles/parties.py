@@ -30,13 +30,13 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command, Compute, KeyMaterial, Persist, Publish, SetTimer, Tell
-from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
-from ofl_iot.roles.device import DeviceMachine, DeviceProfile, DeviceRules
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile, DeviceRules
+from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.events import Arrived, ReleasePrepared
-from ofl_iot.roles.keeper import KeeperMachine
-from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
-from ofl_iot.roles.privacy_guard import PrivacyRules
-from ofl_iot.roles.rules import (
+from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.settings import (
     DownloadRules,
     FleetRules,
     LeaderRules,

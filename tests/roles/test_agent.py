@@ -10,6 +10,7 @@ from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command, Persist, ProtectContribution, Publish, SetTimer, TrainLocally
+from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.events import (
     ContributionProtected,
     JobFailed,
@@ -20,8 +21,7 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.journal import TABLE as JOURNAL
-from ofl_iot.roles.outbox import TABLE as OUTBOX
+from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     SIZE,

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ofl_iot.protocol.messages import Member, Settlement
 from ofl_iot.protocol.seqset import SeqSet
-from ofl_iot.roles.blocks import BlockLayout
-from ofl_iot.roles.cluster_model import MOST_WAITING, ClusterModel
+from ofl_iot.roles.block_layout import BlockLayout
+from ofl_iot.roles.leader.cluster_model import MOST_WAITING, ClusterModel
 from tests.roles.parties import BLOCK, SIZE, A, B, chunk_of
 
 LAYOUT = BlockLayout(SIZE, BLOCK)

@@ -37,7 +37,7 @@ from ofl_iot.roles.commands import (
     Publish,
     Subscribe,
 )
-from ofl_iot.roles.coordinator import CoordinatorMachine
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import (
     Arrived,
     Evaluated,

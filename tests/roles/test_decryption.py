@@ -13,15 +13,15 @@ from ofl_iot.crypto.noise import error_bound
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.jobs.decrypt import OwnServerDec
+from ofl_iot.jobs.toolbox import run_job
 from ofl_iot.protocol.messages import Message, Part
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import AnswerDecryption, FinishRound, KeyMaterial, ScoreRound, WeighRound
-from ofl_iot.roles.decryption import WRONG, Decryption
+from ofl_iot.roles.decryption.requester import WRONG, Decryption
 from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, Event, JobFailed, RoundAggregated, Vector
-from ofl_iot.roles.rules import ProtectionRules
-from ofl_iot.runtime.server_dec import OwnServerDec
-from ofl_iot.runtime.toolbox import run_job
+from ofl_iot.roles.settings import ProtectionRules
 from tests.roles.circle import RULES, Circle, lossy, mean_of, names, updates_of
 
 A, B, C, D = names(4)

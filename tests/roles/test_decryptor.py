@@ -12,6 +12,7 @@ import pytest
 from ofl_iot.crypto.noise import error_bound
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import COORDINATOR, DECRYPTOR
+from ofl_iot.jobs.toolbox import run_job
 from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.messages import Message, Part, PartReceipt, ServerDecAnswer, ServerDecAsk
 from ofl_iot.protocol.parts import split_body
@@ -26,8 +27,8 @@ from ofl_iot.roles.commands import (
     ServerDecrypt,
     WeighRound,
 )
-from ofl_iot.roles.decryptor import TABLE
-from ofl_iot.roles.entrusted import SILENT, EntrustedDecryption, answers_of, confirm
+from ofl_iot.roles.decryption.decryptor import TABLE
+from ofl_iot.roles.decryption.remote import SILENT, EntrustedDecryption, answers_of, confirm
 from ofl_iot.roles.events import (
     Arrived,
     DecryptionAnswered,
@@ -38,8 +39,7 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     ServerDecrypted,
 )
-from ofl_iot.roles.exchange import PATIENCE
-from ofl_iot.runtime.toolbox import run_job
+from ofl_iot.roles.transfer import PATIENCE
 from tests.roles.circle import RULES, SIZE, Circle, lossy, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status
 from tests.roles.test_decryption import lying

@@ -28,7 +28,8 @@ from ofl_iot.roles.commands import (
     Subscribe,
     TrainLocally,
 )
-from ofl_iot.roles.device import STATE, DeviceMachine
+from ofl_iot.roles.device.machine import STATE, DeviceMachine
+from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.events import (
     Event,
     JobFailed,
@@ -41,7 +42,6 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.outbox import TABLE as OUTBOX
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (

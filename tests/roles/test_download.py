@@ -6,10 +6,10 @@ import numpy as np
 
 from ofl_iot.protocol.codec import MAX_MESSAGE_BYTES, encode
 from ofl_iot.protocol.messages import Pull
-from ofl_iot.roles.blocks import BlockLayout
-from ofl_iot.roles.cluster_model import ClusterModel
-from ofl_iot.roles.download import answer_to
-from ofl_iot.roles.rules import LeaderRules
+from ofl_iot.roles.block_layout import BlockLayout
+from ofl_iot.roles.leader.cluster_model import ClusterModel
+from ofl_iot.roles.leader.downloads import answer_to
+from ofl_iot.roles.settings import LeaderRules
 
 
 def test_the_largest_answer_fits_a_message_whatever_is_in_its_blocks() -> None:

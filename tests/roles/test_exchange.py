@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ofl_iot.errors import DecodeError, LateError
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
-from ofl_iot.roles.exchange import PATIENCE, BodyExchange
+from ofl_iot.roles.transfer import PATIENCE, BodyExchange
 
 
 def exchange(*, number: int = 1, max_bytes: int = 1 << 20) -> BodyExchange:

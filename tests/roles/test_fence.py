@@ -12,10 +12,10 @@ from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.messages import Assignment, Manifest
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.coordinator.claim import TABLE, Fence, Verdict
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.events import LinkUp, Started, TimerFired
-from ofl_iot.roles.fence import TABLE, Fence, Verdict
-from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules
+from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.roles.storage import Put
 from tests.roles.parties import MODEL, SIZE, A, B, arrived, kinds, published, status, told
 

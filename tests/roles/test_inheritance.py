@@ -18,13 +18,13 @@ from ofl_iot.protocol.messages import Assignment, Books, KeyOpen, Manifest, Part
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Publish, Unsubscribe
-from ofl_iot.roles.coordinator import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.coordinator.claim import Fence
+from ofl_iot.roles.coordinator.global_model import GlobalModel
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.coordinator.takeover import Inheritance
 from ofl_iot.roles.events import Arrived, LinkUp, Started, TimerFired
-from ofl_iot.roles.fence import Fence
-from ofl_iot.roles.global_model import GlobalModel
-from ofl_iot.roles.inheritance import Inheritance
-from ofl_iot.roles.keyring import OPEN
-from ofl_iot.roles.rules import FleetRules, ProtectionRules, RoundRules
+from ofl_iot.roles.keys.participant import OPEN
+from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import MODEL, SIZE, A, B, C, D, arrived, persist, published, status, timers, told
 

@@ -9,13 +9,13 @@ import pytest
 from ofl_iot.crypto.context import Origin
 from ofl_iot.crypto.threshold import DecryptionRequest
 from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.jobs.joint_key import context_of
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import AnswerDecryption, Command, Persist, Publish, Tell
 from ofl_iot.roles.events import Arrived, JobFailed, LinkDown, LinkUp, Started, TimerFired
-from ofl_iot.roles.keeper import SHARES, KeeperMachine
-from ofl_iot.runtime.joint_key import context_of
+from ofl_iot.roles.keys.holder import SHARES, KeeperMachine
 from tests.roles.circle import FEDERATION, Circle, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status, told
 

@@ -11,9 +11,9 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, CoordinatorKey, MakeKeys, Publish, Tell
 from ofl_iot.roles.events import KeysMade
-from ofl_iot.roles.key_maker import DEADLINE, TABLE, KeyMaker
-from ofl_iot.roles.keyring import FAULT, ONE, OPEN, TWO
-from ofl_iot.roles.rules import ProtectionRules
+from ofl_iot.roles.keys.ceremony import DEADLINE, TABLE, KeyMaker
+from ofl_iot.roles.keys.participant import FAULT, ONE, OPEN, TWO
+from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.circle import Circle, names
 from tests.roles.parties import jobs, persist, published, timers

@@ -14,9 +14,9 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey, Persist, Publish, Tell
 from ofl_iot.roles.events import Arrived, Event, JobFailed, KeysBegun, KeysFinished, SealingKeyMade, Started
-from ofl_iot.roles.exchange import PATIENCE
-from ofl_iot.roles.keeper import KeeperMachine
-from ofl_iot.roles.keyring import DEAL, FAULT, ONE, OPEN, TABLE, TWO
+from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.keys.participant import DEAL, FAULT, ONE, OPEN, TABLE, TWO
+from ofl_iot.roles.transfer import PATIENCE
 from tests.roles.circle import Circle, lossy, names
 from tests.roles.parties import assigned, assignment, dropped, jobs, kinds, published
 

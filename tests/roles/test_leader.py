@@ -29,7 +29,7 @@ from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.protocol.values import MAX_VALUE, Precision
-from ofl_iot.roles.blocks import BlockLayout
+from ofl_iot.roles.block_layout import BlockLayout
 from ofl_iot.roles.commands import Command, Persist, ProtectContribution, Subscribe, Unsubscribe
 from ofl_iot.roles.events import (
     Arrived,
@@ -41,8 +41,8 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
-from ofl_iot.roles.journal import TABLE as JOURNAL
-from ofl_iot.roles.leader import OFFICE, STATE, LeaderMachine
+from ofl_iot.roles.leader.journal import TABLE as JOURNAL
+from ofl_iot.roles.leader.machine import OFFICE, STATE, LeaderMachine
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     BLOCK,

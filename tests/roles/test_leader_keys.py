@@ -8,8 +8,8 @@ from ofl_iot.protocol.messages import KeyMember, KeyOpen, RoundOpen, Seat
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Command, KeyMaterial, ProtectContribution, Tell
 from ofl_iot.roles.events import LinkUp, Started
-from ofl_iot.roles.leader import LeaderMachine, LeaderProfile
-from ofl_iot.roles.rules import LeaderRules
+from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.settings import LeaderRules
 from tests.roles.parties import (
     BLOCK,
     MODEL,

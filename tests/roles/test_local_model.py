@@ -11,8 +11,8 @@ from ofl_iot.errors import RefusedError
 from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.messages import Block
 from ofl_iot.protocol.values import Precision
-from ofl_iot.roles.blocks import BlockLayout
-from ofl_iot.roles.local_model import LocalModel
+from ofl_iot.roles.block_layout import BlockLayout
+from ofl_iot.roles.device.local_model import LocalModel
 from tests.protocol.samples import precisions
 from tests.roles.parties import BLOCK, MODEL, SIZE, chunk_of
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
-from ofl_iot.roles.merging import MergeRules, WeightedMerging
+from ofl_iot.roles.leader.merging import MergeRules, WeightedMerging
 from tests.roles.parties import A, B, C
 
 SIZE = 400

@@ -11,7 +11,7 @@ from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import decode
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.outbox import TABLE, Outbox
+from ofl_iot.roles.device.outbox import TABLE, Outbox
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import pieces_of
 

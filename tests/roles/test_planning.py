@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ofl_iot.opportunity.plan import Plan
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.values import Precision
-from ofl_iot.roles.planning import ResourceRules, Resources, plan_contact
-from ofl_iot.roles.rules import TrainingRules, UploadRules
+from ofl_iot.roles.device.resources import ResourceRules, Resources, plan_contact
+from ofl_iot.roles.settings import TrainingRules, UploadRules
 
 SIZE = 1_000_000
 TRAINING = TrainingRules()

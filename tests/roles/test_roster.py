@@ -12,9 +12,9 @@ from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import Observation, Status
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.roles.observation import MAX_INTERVALS, MIN_ARRIVAL_BYTES, ContactWindow, Observer
-from ofl_iot.roles.roster import CONTACT_S, Roster
-from ofl_iot.roles.rules import TrainingRules
+from ofl_iot.roles.coordinator.roster import CONTACT_S, Roster
+from ofl_iot.roles.leader.observation import MAX_INTERVALS, MIN_ARRIVAL_BYTES, ContactWindow, Observer
+from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import StoreOp
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import A, B, C, D, chunk_of, status

@@ -9,11 +9,11 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import Inclusion, Part, Receipt
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.cluster_model import MOST_WAITING
 from ofl_iot.roles.commands import Command, ProtectContribution, Publish
 from ofl_iot.roles.events import Arrived, ContributionProtected, LinkUp, Started
-from ofl_iot.roles.leader import LeaderMachine
-from ofl_iot.roles.turned_away import MOST_HELD, TurnedAway
+from ofl_iot.roles.leader.cluster_model import MOST_WAITING
+from ofl_iot.roles.leader.machine import LeaderMachine
+from ofl_iot.roles.leader.waiting_list import MOST_HELD, TurnedAway
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     A,

@@ -17,9 +17,9 @@ from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.commands import Command, Job, Publish
 from ofl_iot.roles.events import Evaluated, Event
 from ofl_iot.roles.storage import StoreOp
+from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.live import Equipment, LiveParty
 from ofl_iot.runtime.store import MemoryStore, Store
-from ofl_iot.runtime.wire import Wire
 from ofl_iot.transport.link import Delivery, LinkDown, LinkEvent, LinkHandler, LinkUp
 
 FEDERATION = FederationId("lab")

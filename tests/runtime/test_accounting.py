@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from ofl_iot.errors import ConfigError
+from ofl_iot.jobs import ledger as accounting
+from ofl_iot.jobs.ledger import LedgerRequest, open_ledger, open_ledger_apart
 from ofl_iot.privacy.events import DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
-from ofl_iot.roles.privacy_guard import PrivacyRules
-from ofl_iot.runtime import accounting
-from ofl_iot.runtime.accounting import LedgerRequest, open_ledger, open_ledger_apart
+from ofl_iot.roles.device.privacy_guard import PrivacyRules
 
 RULES = PrivacyRules(planned_steps=50)
 

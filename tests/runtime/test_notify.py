@@ -17,7 +17,7 @@ from ofl_iot.errors import ConfigError
 from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Persist, tell
 from ofl_iot.roles.events import Arrived, Evaluated, Event, LinkUp
 from ofl_iot.roles.storage import Put
-from ofl_iot.runtime.notify import Health, Notifier, Service
+from ofl_iot.runtime.watchdog import Health, Notifier, Service
 from tests.runtime.fakes import BreakableStore, pull, pull_topic, running
 
 WATCHDOG_S = 0.06

@@ -20,6 +20,9 @@ from ofl_iot.crypto.noise import error_bound
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.jobs.clear_round import aggregate_clear
+from ofl_iot.jobs.joint_key import CulpritError, context_of, each_of
+from ofl_iot.jobs.toolbox import run_job
 from ofl_iot.roles.commands import (
     AggregateRound,
     BeginKeys,
@@ -31,10 +34,7 @@ from ofl_iot.roles.commands import (
     WeighRound,
 )
 from ofl_iot.roles.events import ContributionProtected, JobFailed, RoundAggregated
-from ofl_iot.roles.rules import ProtectionRules
-from ofl_iot.runtime.joint_key import CulpritError, context_of, each_of
-from ofl_iot.runtime.protection import aggregate_clear
-from ofl_iot.runtime.toolbox import run_job
+from ofl_iot.roles.settings import ProtectionRules
 from tests.roles.circle import FEDERATION, SIZE, Circle, mean_of, names, updates_of
 
 A, B, C, D = names(4)

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.ids import DeviceId, FederationId
+from ofl_iot.jobs.clear_round import aggregate_clear
+from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto
+from ofl_iot.jobs.leader_crypto import LeaderCrypto
+from ofl_iot.jobs.toolbox import CoordinatorToolbox, DeviceToolbox, TypePace
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import KeyOpen, ServerDecAsk
@@ -38,12 +42,8 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     Trained,
 )
-from ofl_iot.roles.rules import ProtectionRules
-from ofl_iot.runtime.coordinator_crypto import CoordinatorCrypto
-from ofl_iot.runtime.leader_crypto import LeaderCrypto
-from ofl_iot.runtime.protection import aggregate_clear
+from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.settings import Settings
-from ofl_iot.runtime.toolbox import CoordinatorToolbox, DeviceToolbox, TypePace
 from ofl_iot.workloads.base import Workload
 from ofl_iot.workloads.digits import digits_federation
 

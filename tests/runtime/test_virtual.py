@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.simulate import Simulation
-from agents.summary import Progress
+from ofl_agents.sim.simulation import Simulation
+from ofl_agents.sim.summary import Progress
 from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, SetTimer, Subscribe, Tell, TrainLocally, tell
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Started, TimerFired, Trained
 from ofl_iot.roles.storage import Put

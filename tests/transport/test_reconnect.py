@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.embedded import EmbeddedBroker
+from ofl_broker.embedded import EmbeddedBroker
 from ofl_iot.transport.link import LinkUp
 from ofl_iot.transport.mqtt import STEADY_S, MqttLink
 from tests.links import Recorder

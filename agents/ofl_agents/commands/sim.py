@@ -1,0 +1,140 @@
+"""`ofl sim`: a whole federation on this machine, with a live display, a summary and a results folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from ofl_agents.cli import add_settings_options, check_writable, environment, overrides_of
+from ofl_agents.sim.display import Display, print_summary
+from ofl_agents.sim.simulation import Simulation, work_folder
+from ofl_agents.sim.summary import Progress, check, write_results
+from ofl_iot.errors import ConfigError
+from ofl_iot.runtime.settings import Settings
+from ofl_iot.runtime.settings_file import load_settings
+
+DEMO = {
+    "round.interval_s": "1.5",
+    "round.deadline_s": "20",
+    "fleet.gather_s": "0.5",
+    "fleet.heartbeat_s": "5",
+    "download.timeout_s": "2",
+}
+"""A fleet on one machine need not be as patient as one on the road; --config, --set and OFL_… go before these."""
+ROUND_S, CHURN_ROUND_S = 2.5, 3.0
+"""What a round of the demo takes, generously, and how much longer under churn."""
+RECORDS, STEPS_A_RECORD = 1500, 25
+"""Training records of the digits, and how many private steps each of them can bear."""
+CHURN = {
+    "round.deadline_s": "8",
+    "round.recluster_every": "5",
+    "fleet.leader_grace_s": "3",
+    "protection.key_deadline_s": "8",
+    "protection.decryption_deadline_s": "5",
+}
+"""With --churn somebody is always missing: waiting long for it would be most of the run."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How large, how long, in which runtime."""
+    parser.add_argument(
+        "--runtime", choices=["live", "virtual"], default="live", help="real broker and clock, or virtual"
+    )
+    parser.add_argument("--devices", type=int, metavar="N", help="simulated devices (default: 16)")
+    parser.add_argument("--rounds", type=int, metavar="R", help="rounds to complete (default: 12)")
+    parser.add_argument("--seed", type=int, metavar="S", help="of data, models and devices (default: 0)")
+    parser.add_argument(
+        "--churn",
+        action="store_true",
+        help="a tenth of the devices away at any time, leaders killed at random, the coordinator every tenth round; "
+        "needs --runtime virtual",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="results folder (default: ofl-results/TIME)")
+    add_settings_options(parser)
+
+
+def settings_for(options: argparse.Namespace) -> Settings:
+    """The effective settings of a simulation."""
+    given = overrides_of(options)
+    for name in ("devices", "rounds", "seed"):
+        if getattr(options, name) is not None:
+            given[f"simulation.{name}"] = str(getattr(options, name))
+    loaded = load_settings(Settings, options.config, environment(), given)
+    if options.churn and options.runtime != "virtual":
+        raise ConfigError("--churn kills processes at chosen moments of virtual time: add --runtime virtual")
+    impatient = {**DEMO, **CHURN} if options.churn else DEMO
+    demo = {key: value for key, value in impatient.items() if loaded.origin[key] == "default"}
+    if loaded.origin["privacy.planned_steps"] == "default":
+        demo["privacy.planned_steps"] = str(planned_steps_for(loaded.settings))
+    settings = load_settings(Settings, options.config, environment(), {**given, **demo}).settings
+    if loaded.origin["training.pause_s"] == "default":
+        demo["training.pause_s"] = f"{pause_for(settings, churn=options.churn):.3f}"
+        settings = load_settings(Settings, options.config, environment(), {**given, **demo}).settings
+    simulation = settings.simulation
+    if simulation.devices < 2:
+        raise ConfigError(f"--devices {simulation.devices}: a federation needs at least 2")
+    rounds = msgspec.structs.replace(settings.round, count=simulation.rounds)
+    # Under churn they are hardly ever all there at once.
+    present = max(2, round(0.7 * simulation.devices)) if options.churn else simulation.devices
+    fleet = msgspec.structs.replace(settings.fleet, min_devices=present)
+    return msgspec.structs.replace(settings, round=rounds, fleet=fleet)
+
+
+def planned_steps_for(settings: Settings) -> int:
+    """Private steps that a device's share of the data can bear: 25 a record, at most the default.
+
+    The noise of one step grows with the square root of the steps planned and with the inverse of the records, so many
+    steps on a handful of records drown the model. The budget (epsilon, delta) stays what it is.
+    """
+    records = RECORDS / settings.simulation.devices
+    return max(settings.training.steps, min(settings.privacy.planned_steps, round(STEPS_A_RECORD * records)))
+
+
+def pause_for(settings: Settings, *, churn: bool) -> float:
+    """Rest between trainings with which the privacy budget lasts for the run.
+
+    Devices that train without rest would have spent it after `planned_steps` steps, and the rounds would go on without
+    anything new: pause = expected seconds / trainings in the budget - seconds a training takes.
+    """
+    simulation, training, privacy = settings.simulation, settings.training, settings.privacy
+    if privacy.mode != "rigorous":
+        return training.pause_s
+    expected_s = simulation.rounds * (ROUND_S + (CHURN_ROUND_S if churn else 0.0))
+    trainings = privacy.planned_steps / training.steps
+    return max(training.pause_s, expected_s / trainings - training.steps * simulation.step_s)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run, show, write, judge."""
+    settings = settings_for(options)
+    check_writable("--json", options.json)
+    folder = _results_folder(options.out or Path("ofl-results") / time.strftime("%Y%m%d-%H%M%S"))
+    progress = Progress(settings.simulation.rounds)
+    simulation = Simulation(settings, progress, options.runtime, churn=options.churn)
+    with work_folder() as work_dir, Display(progress, settings.simulation.devices, options.runtime):
+        summary = simulation.run(Path(work_dir))
+    print_summary(summary)
+    write_results(summary, settings, folder)
+    if options.json is not None:
+        options.json.write_text(json.dumps(msgspec.to_builtins(summary), indent=2) + "\n")
+    check(summary, settings)
+    sys.stdout.write(f"results: {folder}\n")
+    return 0
+
+
+def _results_folder(folder: Path) -> Path:
+    """Make the folder before the run, whose results must not be lost for want of one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the results folder {folder} ({error.strerror}): choose one with --out"
+        ) from error
+    check_writable("--out", folder / "summary.json")
+    return folder

@@ -1,0 +1,115 @@
+"""What a party has stored: whether it is whole, which keys it has, what is left of its privacy budget.
+
+The store is copied before it is read: the party may start at any moment, perhaps as another user.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ofl_agents.doctor.findings import Finding, error, ok, skipped, warning
+from ofl_iot.errors import OflError
+from ofl_iot.ids import RESERVED
+from ofl_iot.privacy.events import DpSgdSteps
+from ofl_iot.privacy.ledger import Ledger
+from ofl_iot.roles.device.privacy_guard import TABLE as PRIVACY
+from ofl_iot.roles.device.privacy_guard import PrivacyRules
+from ofl_iot.roles.keys.participant import TABLE as KEYS
+from ofl_iot.roles.storage import Stored
+from ofl_iot.runtime.store import SqliteStore
+
+LOW_BUDGET = 0.1
+
+
+def is_running(store: Path) -> bool:
+    """Whether a process holds the store's lock."""
+    if not store.exists():
+        return False
+    asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)
+    try:
+        with store.open("rb") as file:
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+    except OSError:
+        return False
+    return bool(struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK)
+
+
+def state(store: Path, rules: PrivacyRules) -> Iterator[Finding]:
+    """Everything about one store."""
+    if not store.exists():
+        yield ok("state", f"{store} is made at the first start")
+        return
+    if store.stat().st_mode & 0o077:
+        yield warning("state", f"{store} is open to others: it holds keys", f"chmod 600 {store}")
+    if is_running(store):
+        yield skipped("state", f"{store} is in use: its party runs")
+        return
+    try:
+        stored = _copy_of(store)
+    except (OflError, OSError) as problem:
+        yield error("state", f"{store.name} cannot be read: {problem}", "keep the file; restore it from a backup")
+        return
+    rows = sum(map(len, stored.values()))
+    yield ok("state", f"{store} is whole: {rows} entries")
+    if store.stem not in RESERVED:
+        yield _keys(stored)
+        yield from _budget(stored, rules)
+
+
+def _copy_of(store: Path) -> Stored:
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix in ("", "-wal"):
+            source = store.with_name(store.name + suffix)
+            if source.exists():
+                shutil.copyfile(source, Path(folder, source.name))
+        with SqliteStore(Path(folder, store.name)) as copy:
+            return copy.load()
+
+
+def _keys(stored: Stored) -> Finding:
+    rows = stored.get(KEYS, {})
+    if not {"private", "public"} <= rows.keys():
+        return ok("keys", "none yet: they are made at the first start")
+    return ok("keys", "a sealing key" + (" and the share of a joint key" if "material" in rows else ""))
+
+
+def _budget(stored: Stored, rules: PrivacyRules) -> Iterator[Finding]:
+    if rules.mode == "off":
+        yield warning("budget", "privacy is off", "set privacy.mode=rigorous unless the data may be known to all")
+        return
+    kept = stored.get(PRIVACY, {}).get("ledger")
+    if kept is None:
+        yield ok("budget", f"untouched: epsilon {rules.epsilon:g} at delta {rules.delta:g}")
+        return
+    try:
+        ledger = Ledger.from_plain(msgspec.msgpack.decode(kept))
+    except (OflError, msgspec.DecodeError) as problem:
+        yield error(
+            "budget", f"the ledger cannot be read: {problem}", "restore the store from a backup; do not delete it"
+        )
+        return
+    if rules.mode == "paper":
+        yield warning("budget", "the paper's mode spends beyond any budget", "set privacy.mode=rigorous")
+        return
+    spent = sum(event.steps for event in ledger.events if isinstance(event, DpSgdSteps))
+    total = spent + ledger.steps_left
+    said = f"{ledger.steps_left} of {total} training steps left at epsilon {ledger.budget.epsilon:g}"
+    if ledger.steps_left == 0 and total:
+        yield warning("budget", said, "the device serves but trains no more; a larger budget needs the owner's consent")
+    elif total and ledger.steps_left < LOW_BUDGET * total:
+        yield warning("budget", said, "it will soon stop training; plan fewer steps or ask the data's owner")
+    else:
+        yield ok("budget", said)
+    if ledger.budget.epsilon != rules.epsilon or ledger.budget.delta != rules.delta:
+        yield warning(
+            "budget",
+            f"the settings now say epsilon {rules.epsilon:g}, delta {rules.delta:g}",
+            "what was spent counts against the new budget from the next start; be sure that this is meant",
+        )

@@ -1,0 +1,160 @@
+"""The enrolment service: a small TLS server that lets devices in by token and renews by certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ofl_agents.enrolment.authority import CERTIFICATE, SERVICE_LIFETIME_S, Authority
+from ofl_agents.enrolment.files import write_private
+from ofl_agents.enrolment.messages import (
+    LENGTH_BYTES,
+    Answer,
+    AskAuthority,
+    AskRevoked,
+    AuthorityIs,
+    Issued,
+    Join,
+    Question,
+    Refused,
+    Revoked,
+    frame,
+    length_of,
+    read_question,
+)
+from ofl_iot.errors import ConfigError, OflError, ProtocolError
+from ofl_iot.identity.certificates import certificate_from, read
+from ofl_iot.identity.dates import shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+"""For the handshake, and again for question and answer."""
+MAX_CONNECTIONS = 100
+UPKEEP_S = 86_400.0
+SERVICE = "enrolment.pem"
+
+
+class EnrolmentService:
+    """The service, as long as the `async with` block lasts."""
+
+    def __init__(self, authority: Authority, host: str, port: int, clock: Callable[[], float] = time.time) -> None:
+        self._authority = authority
+        self._address = (host, port)
+        self._clock = clock
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._context.load_verify_locations(authority.folder / CERTIFICATE)
+        self._context.verify_mode = ssl.CERT_OPTIONAL  # newcomers have none yet
+        self._open = 0
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        """Listen."""
+        self.keep_up()
+        host, port = self._address
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, host, port, ssl=self._context, ssl_handshake_timeout=PATIENCE_S, limit=1 << 16
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}; choose another") from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._upkeep = asyncio.create_task(self._keep_up_daily(), name="enrolment upkeep")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop listening."""
+        self._upkeep.cancel()
+        self._server.close()
+        await asyncio.gather(self._upkeep, return_exceptions=True)
+
+    def keep_up(self) -> None:
+        """A fresh certificate for the service and a fresh revocation list, which expire otherwise; tidy books."""
+        now = self._clock()
+        file = self._authority.folder / SERVICE
+        write_private(file, self._authority.service_certificate(now))
+        self._context.load_cert_chain(file)  # connections from now on see the new one
+        self._authority.write_crl(now)
+        self._authority.tidy(now)
+
+    async def _keep_up_daily(self) -> None:
+        while True:
+            await asyncio.sleep(min(UPKEEP_S, SERVICE_LIFETIME_S / 3))
+            try:
+                self.keep_up()
+            except OflError:
+                log.exception("upkeep failed, trying again later")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= MAX_CONNECTIONS:
+                await asyncio.wait_for(self._converse(reader, writer), PATIENCE_S)
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+            log.debug("connection broken off reason=%r", error)
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tls = writer.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        head = await reader.readexactly(LENGTH_BYTES)
+        try:
+            question = read_question(await reader.readexactly(length_of(head)))
+            answer = self._answer(question, certificate)
+        except ProtocolError as error:
+            log.warning("refused peer=%s reason=%s", writer.get_extra_info("peername"), error)
+            answer = Refused(str(error)[:500])
+        except OflError:
+            log.exception("cannot answer")
+            answer = Refused("the enrolment service cannot do that now: try again later")
+        writer.write(frame(answer))
+        await writer.drain()
+
+    def _answer(self, question: Question, certificate: bytes | None) -> Answer:
+        authority, now = self._authority, self._clock()
+        if isinstance(question, AskAuthority):
+            return AuthorityIs(authority.certificate.public_bytes(Encoding.PEM))
+        if isinstance(question, AskRevoked):
+            return Revoked(authority.crl())
+        if isinstance(question, Join):
+            return _issued("admitted", authority.admit(question.secret, question.request, now))
+        if certificate is None:
+            return Refused("a renewal needs the present certificate; without one join with a token")
+        return _issued("renewed", authority.renew(certificate, now))
+
+
+def _issued(what: str, pem: bytes) -> Issued:
+    """The answer, and a line for whoever looks after the authority."""
+    credential = read(certificate_from(pem))
+    until = shown(credential.validity.not_after)
+    log.info("%s party=%s serial=%x until=%s", what, credential.bearer.name, credential.serial, until)
+    return Issued(pem)
+
+
+async def serve_until_signal(authority: Authority, host: str, port: int) -> None:
+    """Run the service until the system asks the process to end."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with EnrolmentService(authority, host, port) as service:
+        sys.stdout.write(f"listening host={host} port={service.port}\n")
+        sys.stdout.flush()  # whoever started it with port 0 waits for this line
+        await stop.wait()

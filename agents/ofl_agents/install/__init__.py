@@ -1,0 +1,1 @@
+"""`ofl install`: a party as a systemd service."""

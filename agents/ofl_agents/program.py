@@ -1,0 +1,134 @@
+"""Runs one party as a process: link, store, executor, signals, and an end in good order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ofl_agents.cli import add_settings_options, environment, overrides_of
+from ofl_iot.errors import ConfigError
+from ofl_iot.ids import DeviceId, federation_id
+from ofl_iot.jobs.toolbox import Pace, Toolbox
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.base import Machine
+from ofl_iot.roles.events import Event
+from ofl_iot.runtime.addressing import Wire
+from ofl_iot.runtime.live import Equipment, LiveParty
+from ofl_iot.runtime.settings import Settings
+from ofl_iot.runtime.settings_file import load_settings
+from ofl_iot.runtime.store import SqliteStore
+from ofl_iot.runtime.telemetry import TelemetrySource
+from ofl_iot.runtime.watchdog import Service
+from ofl_iot.transport.identity import IdentityFolder
+from ofl_iot.transport.mqtt import MqttLink, Will
+
+if TYPE_CHECKING:
+    from ofl_iot.identity.enrolment import Enrolment
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every long-running party takes."""
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="where the store is kept (default: $STATE_DIRECTORY or ./ofl-state)"
+    )
+    add_settings_options(parser)
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The effective settings of a program."""
+    return load_settings(Settings, options.config, environment(), overrides_of(options)).settings
+
+
+def state_folder(options: argparse.Namespace) -> Path:
+    """The folder of the store, made if need be."""
+    folder: Path = options.state or Path(os.environ.get("STATE_DIRECTORY", "ofl-state"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the state folder {folder}: {error.strerror}; choose one with --state"
+        ) from error
+    return folder
+
+
+@dataclass(frozen=True)
+class PartyProcess:
+    """What one process runs."""
+
+    name: DeviceId
+    make: Callable[[], Machine]
+    toolbox: Toolbox
+    settings: Settings
+    state: Path
+    will: tuple[str, bytes] | None = None
+    meter: TelemetrySource | None = None
+    pace: Pace | None = None
+    finished: Callable[[Machine], bool] = lambda _: False
+    """Whether the machine has nothing left to do."""
+    identity: IdentityFolder | None = None
+    enrolled: Callable[[Enrolment], Event | None] = lambda _: None
+    """What the machine is told of its enrolment, at the start and when the certificate was renewed."""
+
+
+def run_party(process: PartyProcess) -> None:
+    """Run until SIGTERM or SIGINT, or until the machine has `finished`."""
+    asyncio.run(_run(process))
+
+
+async def _run(process: PartyProcess) -> None:
+    wire = Wire(federation_id(process.settings.federation.id))
+    echo = wire.topics.build(Topic(Kind.ECHO, process.name))
+    will = Will(*process.will) if process.will else None
+    service = Service.of(os.environ)
+    with (
+        ThreadPoolExecutor(max_workers=2, thread_name_prefix="ofl-job") as executor,
+        ThreadPoolExecutor(max_workers=1, thread_name_prefix="ofl-store") as store_executor,
+    ):
+        equipment = Equipment(
+            link=MqttLink(process.settings.mqtt, process.name, will, echo_topic=echo),
+            store=SqliteStore(process.state / f"{process.name}.sqlite"),
+            toolbox=process.toolbox,
+            wire=wire,
+            executor=executor,
+            store_executor=store_executor,
+            meter=process.meter,
+            pace=process.pace,
+            job_limit_s=process.settings.service.job_limit_s,
+        )
+        party = LiveParty(process.name, process.make, equipment)
+        caring = _look_after(process, party)
+        running = asyncio.create_task(party.run(), name=process.name)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, party.stop)
+        reporting = asyncio.create_task(service.attend(party), name="service")
+        while not running.done() and not party.stopping and not process.finished(party.machine):
+            await asyncio.wait({running}, timeout=0.5)
+        reporting.cancel()
+        if caring is not None:
+            caring.cancel()
+        service.stopping()
+        party.stop()
+        await running
+
+
+def _look_after(process: PartyProcess, party: LiveParty) -> asyncio.Task[None] | None:
+    """Tell the machine of its enrolment before it has a link, and keep that enrolment good; None without one."""
+    held = process.identity
+    if held is None:
+        return None
+    from ofl_agents.enrolment.renewal import Renewal
+
+    def tell(enrolment: Enrolment) -> None:
+        if (event := process.enrolled(enrolment)) is not None:
+            party.inform(event)
+
+    tell(held.load())
+    return asyncio.create_task(Renewal(held, tell).attend(), name="identity")

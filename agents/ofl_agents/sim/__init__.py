@@ -1,0 +1,1 @@
+"""`ofl sim`: a federation on one machine, its display, summary and audit."""

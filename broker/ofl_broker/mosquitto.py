@@ -1,0 +1,131 @@
+"""A production configuration of mosquitto 2: mutual TLS 1.3, names from certificates, access by the policy, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ofl_broker.policy import Action, Party, granted
+from ofl_broker.profile import Profile, TlsFiles, checked_host, checked_path, checked_port
+from ofl_iot.errors import ConfigError
+from ofl_iot.ids import COORDINATOR, FederationId
+from ofl_iot.protocol.topics import Topics
+
+CONFIG, ACL, DATA = "mosquitto.conf", "mosquitto.acl", "data"
+TLS_PORT = 8883
+MAX_PACKET_BYTES = 2 * 2**20
+MAX_QUEUED_BYTES = 2**30
+_USER = "%u"
+"""mosquitto's placeholder for the user name in patterns."""
+
+
+@dataclass(frozen=True)
+class MosquittoProfile:
+    """What an operator chooses."""
+
+    federation: FederationId
+    tls: TlsFiles
+    host: str = "0.0.0.0"  # noqa: S104 -- a production broker serves the network, to holders of a certificate only
+    port: int = TLS_PORT
+    user: str = "mosquitto"
+    """Whom mosquitto becomes when it is started by root."""
+    max_connections: int = -1
+    """-1: as many as the system allows."""
+    max_packet_bytes: int = MAX_PACKET_BYTES
+    """No less than the `mqtt.max_packet_bytes` of the parties."""
+    max_queued_bytes: int = MAX_QUEUED_BYTES
+    """What is kept for one absent party; beyond it the broker drops, and the parties send again."""
+    autosave_s: int = 60
+    session_days: int = 14
+    """How long an absent party's session is kept."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_packet_bytes", "max_queued_bytes", "autosave_s", "session_days"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: choose at least 1")
+        if not self.user.replace("-", "").replace("_", "").isalnum():
+            raise ConfigError(f"user {self.user!r}: give the name of a system user")
+        if self.max_connections != -1 and self.max_connections < 1:
+            raise ConfigError(f"max_connections = {self.max_connections}: choose at least 1, or -1 for no limit")
+
+
+def mosquitto_profile(wanted: MosquittoProfile, folder: Path) -> Profile:
+    """The files of a broker that lives in `folder`."""
+    folder = checked_path(folder)
+    return Profile(
+        files={CONFIG: _config(wanted, folder), ACL: acl_text(wanted.federation)},
+        folders=(DATA,),
+        next_steps=_next_steps(wanted, folder),
+    )
+
+
+def acl_text(federation: FederationId) -> str:
+    """The access policy as mosquitto's ACL file: patterns for every member, topics for those with their own name."""
+    topics = Topics(federation)
+    lines = [
+        f"# Access policy of federation {federation}, generated: do not edit, write the profile again instead.",
+        "# The user name (%u) is the common name of the certificate. mosquitto warns of patterns without it; they are",
+        "# meant: every member reads those topics.",
+    ]
+    for party in Party:
+        word, me = ("pattern", _USER) if party is Party.MEMBER else ("topic", party.value)
+        lines += ["", *([f"user {me}"] if word == "topic" else [])]
+        lines += [f"{word} {action.value} {each}" for action in Action for each in granted(topics, party, action, me)]
+    return "\n".join(lines) + "\n"
+
+
+def _config(wanted: MosquittoProfile, folder: Path) -> str:
+    tls = wanted.tls
+    crl = f"crlfile {checked_path(tls.crl)}\n" if tls.crl is not None else ""
+    return f"""\
+# Broker of federation {wanted.federation}, generated: do not edit, write the profile again instead.
+user {wanted.user}
+allow_anonymous false
+acl_file {folder / ACL}
+
+# Sessions and retained messages survive a restart. A kill -9 loses what came since the last save; the federation sends
+# that again.
+persistence true
+persistence_location {folder / DATA}/
+autosave_interval {wanted.autosave_s}
+persistent_client_expiration {wanted.session_days}d
+
+# The limit for each absent party is one of bytes, for chunks differ in size. The number of messages must not be 0 (no
+# limit): mosquitto 2.0 then disconnects whoever publishes where it may not, instead of dropping that message.
+max_queued_messages 1000000
+max_queued_bytes {wanted.max_queued_bytes}
+max_packet_size {wanted.max_packet_bytes}
+max_inflight_messages 20
+
+log_dest stderr
+log_type error
+log_type warning
+log_type notice
+connection_messages true
+
+listener {checked_port(wanted.port)} {checked_host(wanted.host)}
+max_connections {wanted.max_connections}
+cafile {checked_path(tls.ca)}
+certfile {checked_path(tls.cert)}
+keyfile {checked_path(tls.key)}
+{crl}tls_version tlsv1.3
+require_certificate true
+# The certificate's common name is the user name and the client id: nobody takes over another's session.
+use_identity_as_username true
+use_username_as_clientid true
+"""
+
+
+def _next_steps(wanted: MosquittoProfile, folder: Path) -> tuple[str, ...]:
+    steps = [f"put {file} there" for file in wanted.tls.missing()]
+    steps.append(f"let the broker read and write: chown -R {wanted.user}: {folder} (and let it read {wanted.tls.key})")
+    steps.append("allow it more open files than there are devices: ulimit -n, or LimitNOFILE in its systemd unit")
+    steps.append(f"start it: mosquitto -c {folder / CONFIG}")
+    if wanted.tls.crl is not None:
+        steps.append("after each revocation renew the CRL file and send SIGHUP")
+    steps.append(
+        f"point the parties at it: mqtt.hosts, mqtt.port = {wanted.port}, and mqtt.identity for each "
+        f"(`ofl enroll join`), or mqtt.tls.ca, .cert and .key with the party's id as common name ('{COORDINATOR}' for "
+        "the coordinator)"
+    )
+    return tuple(steps)

@@ -1,0 +1,1 @@
+"""What machines ask to be computed: training, release, ledger, keys, scores, decryption."""

@@ -1,0 +1,219 @@
+"""Runs the jobs that machines ask for: a job in, the event with its result out. Called from an executor.
+
+Here is where randomness enters: a device's generator is seeded from the operating system unless a simulation gives
+it a seed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ofl_iot.errors import WrongShareError
+from ofl_iot.jobs.clear_round import aggregate_clear
+from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto
+from ofl_iot.jobs.decrypt import DecryptorCrypto
+from ofl_iot.jobs.joint_key import CulpritError
+from ofl_iot.jobs.leader_crypto import LeaderCrypto
+from ofl_iot.jobs.ledger import LedgerRequest, open_ledger
+from ofl_iot.opportunity.ofactor import Density
+from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
+from ofl_iot.privacy.ledger import Ledger
+from ofl_iot.protocol.chunks import split_update
+from ofl_iot.roles.commands import (
+    AggregateRound,
+    AnswerDecryption,
+    BeginKeys,
+    EvaluateModel,
+    FinalDecrypt,
+    FinishKeys,
+    FinishRound,
+    Job,
+    MakeKeys,
+    MakeSealingKey,
+    OpenLedger,
+    PrepareRelease,
+    ProtectContribution,
+    ScoreRound,
+    ServerDecrypt,
+    TrainLocally,
+    WeighRound,
+    failure_of,
+)
+from ofl_iot.roles.device.machine import DeviceRules
+from ofl_iot.roles.events import (
+    ContributionProtected,
+    Evaluated,
+    Event,
+    LedgerOpened,
+    ReleasePrepared,
+    RoundAggregated,
+    Trained,
+)
+from ofl_iot.roles.settings import ProtectionRules, TrainingRules
+from ofl_iot.workloads.base import TrainJob, Workload
+
+
+class Toolbox(Protocol):
+    """Whatever can run a party's jobs."""
+
+    def run(self, job: Job) -> Event:
+        """The job's result, JobFailed included; never raises for what a job may meet."""
+        ...
+
+
+Tools: TypeAlias = dict[type, Callable[[Any], Event]]
+"""What runs a job of each type."""
+
+
+def run_job(tools: Tools, job: Job) -> Event:
+    """Run a job with the tool for it; its failure is an event as well."""
+    tool = tools.get(type(job))
+    if tool is None:
+        raise TypeError(f"this party does not run {type(job).__name__}")
+    try:
+        return tool(job)
+    except CulpritError as error:
+        return failure_of(job, error, culprits=error.culprits)
+    except WrongShareError as error:
+        return failure_of(job, error, suspects=error.leaders)
+    except Exception as error:  # noqa: BLE001  # workloads raise what they like; the machine decides what follows
+        return failure_of(job, error)
+
+
+class Pace(Protocol):
+    """How long a simulated party takes for a job."""
+
+    def seconds(self, job: Job) -> float:
+        """Seconds from the command to its result."""
+        ...
+
+
+class TypePace:
+    """Training at the speed of a device type; everything else at once."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+
+    def seconds(self, job: Job) -> float:
+        """Steps times seconds a step."""
+        return job.steps * self._step_s if isinstance(job, TrainLocally) else 0.0
+
+
+def run_training(
+    workload: Workload, job: TrainLocally, rules: TrainingRules, clip_norm: float, rng: np.random.Generator
+) -> Trained:
+    """Train as the rules say; gradients are clipped only where noise is asked for."""
+    began = time.perf_counter()
+    result = workload.train(
+        job.params,
+        TrainJob(
+            steps=job.steps,
+            batch_size=rules.batch_size,
+            learning_rate=rules.learning_rate,
+            momentum=rules.momentum,
+            clip_norm=clip_norm if job.noise_multiplier else None,
+            noise_multiplier=job.noise_multiplier,
+        ),
+        rng,
+    )
+    return Trained(job.params, result.params, result.loss, result.steps, time.perf_counter() - began)
+
+
+class DeviceToolbox:
+    """Opening the ledger, training, preparing releases, protecting contributions."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        rules: DeviceRules,
+        crypto: LeaderCrypto,
+        rng: np.random.Generator,
+        density: Density,
+        *,
+        open_ledger: Callable[[LedgerRequest], Ledger] = open_ledger,
+    ) -> None:
+        self._opened = open_ledger
+        self._workload = workload
+        self._rules = rules
+        self._crypto = crypto
+        self._rng = rng
+        privacy = rules.privacy
+        self._release = ReleaseSettings(mode=privacy.mode, density=density, eps1=privacy.eps1, eps2=privacy.eps2)
+        self._tools: Tools = {
+            OpenLedger: self._open_ledger,
+            TrainLocally: self._train,
+            PrepareRelease: self._prepare,
+            MakeSealingKey: crypto.make_sealing_key,
+            BeginKeys: crypto.begin_keys,
+            FinishKeys: crypto.finish_keys,
+            ProtectContribution: self._protect,
+            AnswerDecryption: crypto.answer,
+        }
+
+    def run(self, job: Job) -> Event:
+        """Run one job; whatever a workload raises becomes JobFailed."""
+        return run_job(self._tools, job)
+
+    def _open_ledger(self, job: OpenLedger) -> LedgerOpened:
+        rate = min(1.0, self._rules.training.batch_size / max(1, self._workload.sample_count))
+        return LedgerOpened(self._opened(LedgerRequest(self._rules.privacy, rate, job.stored)))
+
+    def _train(self, job: TrainLocally) -> Trained:
+        return run_training(self._workload, job, self._rules.training, self._rules.privacy.clip_norm, self._rng)
+
+    def _protect(self, job: ProtectContribution) -> ContributionProtected:
+        return ContributionProtected(job.round_no, self._crypto.protect(job))
+
+    def _prepare(self, job: PrepareRelease) -> ReleasePrepared:
+        chosen = prepare_release(job.update, job.synced, job.synced_before, job.gamma, self._release, self._rng)
+        pieces = split_update(
+            job.head,
+            chosen.indices,
+            chosen.values,
+            chosen.utility,
+            precision=self._rules.upload.values,
+            target_bytes=self._rules.upload.chunk_bytes,
+        )
+        return ReleasePrepared(tuple(pieces))
+
+
+class DecryptorToolbox:
+    """ServerDec and FinDec."""
+
+    def __init__(self, crypto: DecryptorCrypto) -> None:
+        self._tools: Tools = {ServerDecrypt: crypto.server_decrypt, FinalDecrypt: crypto.final_decrypt}
+
+    def run(self, job: Job) -> Event:
+        """Run one job; what cannot be decrypted becomes JobFailed."""
+        return run_job(self._tools, job)
+
+
+class CoordinatorToolbox:
+    """Aggregating contributions, evaluating global models."""
+
+    def __init__(self, judge: Workload, crypto: CoordinatorCrypto, rules: ProtectionRules) -> None:
+        self._judge = judge
+        self._rules = rules
+        self._tools: Tools = {
+            EvaluateModel: self._evaluate,
+            AggregateRound: self._aggregate,
+            MakeKeys: crypto.make_keys,
+            ScoreRound: crypto.score,
+            WeighRound: crypto.weigh,
+            FinishRound: crypto.finish,
+        }
+
+    def run(self, job: Job) -> Event:
+        """Run one job; a round that cannot be aggregated becomes JobFailed."""
+        return run_job(self._tools, job)
+
+    def _aggregate(self, job: AggregateRound) -> RoundAggregated:
+        return aggregate_clear(job, self._judge.size, self._rules.s_factor)
+
+    def _evaluate(self, job: EvaluateModel) -> Evaluated:
+        result = self._judge.evaluate(job.params)
+        return Evaluated(job.round_no, result.accuracy, result.loss)

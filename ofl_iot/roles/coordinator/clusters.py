@@ -1,0 +1,146 @@
+"""Who leads whom: the coordinator forms clusters, forms them anew, places joiners and replaces lost leaders.
+
+    proposed ──its leaders have made their key──▶ adopted ──▶ assignments (retained, by term)
+
+Algorithm 1. Every change is durable before a device hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ofl_iot.fleet.assignment import FleetPlan, leaders
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTimer, tell
+from ofl_iot.roles.coordinator.roster import Roster
+from ofl_iot.roles.coordinator.rounds import Rounds
+from ofl_iot.roles.settings import FleetRules, RoundRules
+
+GRACE = "coordinator.grace."
+"""Begins the names of timers: a leader that went has so long to come back."""
+
+
+class Clusters:
+    """The clusters in force, and the plan that is to follow them."""
+
+    def __init__(self, roster: Roster, rounds: Rounds, rules: RoundRules, fleet: FleetRules) -> None:
+        self._roster = roster
+        self._rounds = rounds
+        self._rules = rules
+        self._fleet = fleet
+        self._proposal: FleetPlan | None = None
+        """The plan of the next term while its leaders make their key."""
+
+    # --- forming
+
+    def form(self, now: float) -> Iterator[Command]:
+        """The first clusters take office before they have a key."""
+        plan, ops = self._roster.propose(now)
+        yield Persist(tuple(ops))
+        yield from self.adopt(plan, now)
+
+    def between_rounds(self, now: float, *, last: bool) -> Iterator[Command]:
+        """Form clusters anew when it is time, unless there is no round to come; otherwise replace who failed."""
+        self._proposal = None
+        if not last and self._due(now):
+            yield from self._propose(now)
+        if self._proposal is None:
+            for leader in sorted({*self._rounds.lost, *self._roster.unfit_leaders()}):
+                yield from self._replace(leader, now)
+            self._rounds.lost.clear()
+
+    def key_made(self, now: float) -> Iterator[Command]:
+        """The leaders to come take office, if the key that was made is theirs."""
+        plan = self._proposal
+        if plan and plan.term == self._roster.highest_term and not self._rounds.making_key:
+            yield from self.adopt(plan, now)
+
+    def _due(self, now: float) -> bool:
+        """By rounds or by turnover; not while most are still silent, as after a restart."""
+        every, limit, away_s = self._rules.recluster_every, self._fleet.turnover, self._fleet.away_s
+        overdue = bool(every) and self._rounds.books.counter.since_reclustering >= every
+        changed = bool(limit) and self._roster.turnover(now, away_s) > limit
+        heard = 2 * len(self._roster.online) >= len(self._roster.live(now, away_s)) > 0
+        return (overdue or changed) and heard
+
+    def _propose(self, now: float) -> Iterator[Command]:
+        """Plan anew. The leaders to come make their key first; until it is there the present ones stay in office."""
+        self._proposal, ops = self._roster.propose(now, self._rounds.failing)
+        yield Persist(tuple(ops))
+        yield from self._rounds.key.prepare(self._proposal.term, leaders(self._proposal), now)
+        if not self._rounds.making_key:
+            yield from self.adopt(self._proposal, now)
+
+    def adopt(self, plan: FleetPlan, now: float) -> Iterator[Command]:
+        """A new term begins; whoever came while it was prepared is placed too."""
+        self._proposal = None
+        self._rounds.reclustered()
+        yield Persist(tuple(self._roster.adopt(plan, now, self._fleet.away_s)))
+        yield tell(
+            "clustered",
+            term=plan.term,
+            clusters=len(plan.clusters),
+            leaders=list(leaders(plan)),
+            churn=plan.churn,
+            distrusted=list(plan.distrusted),
+        )
+        yield from self.announce(self._roster.devices)
+        yield from self.watch_absent_leaders(now)
+
+    def announce(self, devices: Iterable[DeviceId]) -> Iterator[Command]:
+        """Tell devices where they belong."""
+        for device in list(devices):
+            if self._roster.cluster_of(device):
+                yield Publish(Topic(Kind.ASSIGNMENT, COORDINATOR, device), self._roster.assignment(device), retain=True)
+
+    def join(self, device: DeviceId) -> Iterator[Command]:
+        """A late joiner is placed at once; its leader learns of it by a revised assignment."""
+        yield Persist(tuple(self._roster.join(device)))
+        cluster = self._roster.cluster_of(device)
+        if cluster is not None:
+            yield tell("joined", device=device, leader=cluster.leader)
+            yield from self.announce(dict.fromkeys((DeviceId(cluster.leader), device)))
+
+    # --- lost leaders
+
+    def watch_absent_leaders(self, now: float) -> Iterator[Command]:
+        """A leader that went before it was in office has its grace from now on."""
+        for seat in self._roster.seats():
+            if not self._roster.devices[DeviceId(seat.leader)].online:
+                yield from self.gone(DeviceId(seat.leader), now)
+
+    def gone(self, device: DeviceId, now: float) -> Iterator[Command]:
+        """A device went; a leader may come back within its grace."""
+        if self._roster.leads(device):
+            yield SetTimer(GRACE + device, now + self._fleet.leader_grace_s)
+
+    def came(self, device: DeviceId) -> Iterator[Command]:
+        """A device is here (again)."""
+        yield CancelTimer(GRACE + device)
+
+    def grace_over(self, leader: DeviceId, now: float) -> Iterator[Command]:
+        """A leader did not come back in time."""
+        record = self._roster.devices.get(leader)
+        if record is None or record.online or not self._roster.leads(leader):
+            return
+        if self._rounds.aggregating:
+            self._rounds.lost.add(leader)  # its contribution may be about to be settled: wait for the books
+        else:
+            yield from self._replace(leader, now)
+
+    def _replace(self, leader: DeviceId, now: float) -> Iterator[Command]:
+        """A deputy takes over under a new term; what the lost leader had merged is sent to it again."""
+        if not self._roster.leads(leader):
+            return
+        heir, ops = self._roster.replace_leader(leader)
+        if heir is None:
+            yield tell("cluster without a live device", "warning", leader=leader)
+            return
+        self._proposal = None  # its key generation is void too, and so is its term
+        yield Persist(tuple(ops))
+        yield tell("leader replaced", "warning", lost=leader, leader=heir, term=self._roster.terms[heir])
+        yield from self._rounds.seat_lost(leader, now)
+        cluster = self._roster.cluster_of(heir)
+        if cluster is not None:
+            yield from self.announce(cluster.members)

@@ -1,0 +1,60 @@
+"""The joint key of the rounds: whether they need one, who is called to make it, who did not do its part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ofl_iot.ids import DeviceId
+from ofl_iot.roles.commands import Command, tell
+from ofl_iot.roles.coordinator.global_model import GlobalModel
+from ofl_iot.roles.coordinator.roster import Roster
+from ofl_iot.roles.events import KeysMade
+from ofl_iot.roles.keys.ceremony import KeyMaker
+from ofl_iot.roles.settings import ProtectionRules
+
+
+class RoundKey:
+    """The key of the leaders in office, or of those to come."""
+
+    def __init__(self, model: GlobalModel, roster: Roster, rules: ProtectionRules) -> None:
+        self._model = model
+        self._roster = roster
+        self._rules = rules
+        self.maker = KeyMaker(rules)
+        self.failing: set[DeviceId] = set()
+        """Devices that did not do their part since a key was last made."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether rounds are encrypted. A single cluster's model is the global model: there is nothing to hide."""
+        return self._rules.mode == "threshold" and len(self._roster.seats()) > 1
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether a round can be opened as far as keys go."""
+        return not self.needed or self.maker.fits(self._roster.terms)
+
+    def prepare(self, term: int, leaders: Sequence[str], now: float) -> Iterator[Command]:
+        """Let leaders make their key before the first round of their term; where it cannot be yet, it is made then."""
+        if self._rules.mode == "threshold" and len(leaders) > 1:
+            yield from self._make(term, leaders, now)
+
+    def make(self, now: float) -> Iterator[Command]:
+        """Let the leaders in office make their key; while one of them has not announced itself, nothing happens."""
+        yield from self._make(self._roster.highest_term, self._roster.terms, now)
+
+    def _make(self, term: int, leaders: Iterable[str], now: float) -> Iterator[Command]:
+        members = self._roster.key_members(leaders)
+        if members is not None:
+            yield from self._model.claim_term()
+            yield from self.maker.begin(term, members, now)
+
+    def made(self, event: KeysMade) -> Iterator[Command]:
+        """The joint key is here."""
+        self.failing.clear()
+        yield from self.maker.made(event)
+
+    def give_up(self) -> Iterator[Command]:
+        """The key was not made in time, or cannot be made."""
+        yield tell("key generation failed", "warning", missing=sorted(self.maker.missing()))
+        yield from self.maker.stop()

@@ -1,0 +1,333 @@
+"""The coordinator: gathers the fleet, assigns it to leaders, sees to lost ones, and lets the rounds run.
+
+    gathering ──enough devices──▶ assigned ──▶ rounds ──every T_rc rounds, or when the fleet changed──▶ assigned anew
+
+Every decision is durable before it is published; a restart goes on from the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ofl_iot.errors import RefusedError
+from ofl_iot.fleet.assignment import FleetSettings
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.messages import Books, Manifest, Part, PartReceipt, Status
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.protocol.topics import Kind
+from ofl_iot.roles.base import collect
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    EvaluateModel,
+    Persist,
+    SetTimer,
+    Subscribe,
+    Unsubscribe,
+    tell,
+)
+from ofl_iot.roles.coordinator.claim import Fence, Verdict
+from ofl_iot.roles.coordinator.clusters import GRACE, Clusters
+from ofl_iot.roles.coordinator.global_model import GlobalModel
+from ofl_iot.roles.coordinator.progress import RoundCounter
+from ofl_iot.roles.coordinator.roster import Roster
+from ofl_iot.roles.coordinator.rounds import OPEN, Rounds
+from ofl_iot.roles.coordinator.takeover import Inheritance
+from ofl_iot.roles.decryption.remote import answers_of
+from ofl_iot.roles.events import (
+    Arrived,
+    DecryptionRequested,
+    Evaluated,
+    Event,
+    JobFailed,
+    KeysMade,
+    LinkDown,
+    LinkUp,
+    RoundAggregated,
+    Started,
+    Stopping,
+    TimerFired,
+    Vector,
+)
+from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules, TrainingRules
+from ofl_iot.roles.storage import Stored
+
+_GATHER, _INHERIT = "coordinator.gather", "coordinator.inherit"
+_INHERIT_S = 10.0
+"""How long a coordinator that takes over waits for the next piece of what the other left."""
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """Which model the federation learns, and from where it starts."""
+
+    model: bytes
+    initial: Vector
+
+
+@dataclass(frozen=True)
+class CoordinatorRules:
+    """The sections of the settings that concern the coordinator."""
+
+    rounds: RoundRules
+    fleet: FleetRules
+    protection: ProtectionRules
+    planning: FleetSettings
+    training: TrainingRules = field(default_factory=TrainingRules)
+    """What devices are told to do; their pace is judged by it."""
+
+
+class CoordinatorMachine:
+    """The coordinator's decisions."""
+
+    def __init__(self, profile: ModelProfile, rules: CoordinatorRules, fence: Fence | None = None) -> None:
+        self._rounds_rules = rules.rounds
+        self._fleet = rules.fleet
+        self._server = rules.protection.server
+        self._fence = fence or Fence(b"", take_over=False)
+        self.roster = Roster(rules.planning, rules.training)
+        self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term, self._books)
+        self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
+        self._clusters = Clusters(self.roster, self._rounds, rules.rounds, rules.fleet)
+        self._inheritance: Inheritance | None = None
+        """What another coordinator left, while it is read."""
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event, decide, and say what to do."""
+        return collect(self._decide(event, now), event)
+
+    @property
+    def model(self) -> Vector:
+        """The present global model."""
+        return self._model.values
+
+    @property
+    def counter(self) -> RoundCounter:
+        """Where the rounds stand."""
+        return self._rounds.books.counter
+
+    @property
+    def doubled_chunks(self) -> int:
+        """Chunks that were settled twice; must be none."""
+        return self._rounds.doubled_chunks
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round is closed."""
+        return self._model.final
+
+    def _decide(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Started):
+            yield from self._start(event.stored, now)
+        elif isinstance(event, LinkUp):
+            yield from self._republish(now)
+        elif isinstance(event, Arrived):
+            yield from self._receive(event, now)
+        elif isinstance(event, TimerFired):
+            yield from self._timer(event.name, now)
+        elif isinstance(event, Evaluated):
+            yield tell("evaluated", round_no=event.round_no, accuracy=event.accuracy, loss=event.loss)
+        elif not isinstance(event, LinkDown | Stopping):
+            yield from self._computed(event, now)
+        if self._rounds.ended:
+            self._rounds.ended = False
+            yield from self._between_rounds(now)
+
+    def _computed(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, RoundAggregated):
+            yield from self._rounds.close(event)
+        elif isinstance(event, KeysMade):
+            yield from self._rounds.key.made(event)
+            yield from self._clusters.key_made(now)
+            yield from self._rounds.open_if_overdue(now)
+        elif isinstance(event, DecryptionRequested):
+            yield from self._rounds.decryption_requested(event, now)
+        elif isinstance(event, JobFailed):
+            yield tell("job failed", "error", job=event.job, round_no=event.round_no, reason=event.reason)
+            if event.job != EvaluateModel.__name__:
+                yield from self._rounds.job_failed(event)
+        else:
+            raise TypeError(f"a coordinator does not expect {type(event).__name__}")
+
+    # --- beginning
+
+    def _start(self, stored: Stored, now: float) -> Iterator[Command]:
+        self.roster.restore(stored, now)
+        self._rounds.restore(stored)
+        ops = self._fence.restore(stored)
+        self.roster.incarnation = self._model.incarnation = self._fence.incarnation
+        if not self._model.restore(stored):
+            ops.extend(self._model.stored())
+        if ops:
+            yield Persist(tuple(ops))
+        for kind in (Kind.STATUS, Kind.TELEMETRY, Kind.CONTRIBUTION):
+            yield Subscribe(kind)
+        yield answers_of(self._server)
+        yield Subscribe(Kind.KEYS, receiver=COORDINATOR)
+        if self._fence.taking_over and not self._fence.anew:
+            self._inheritance = Inheritance(self._model.digest, len(self.model))
+            for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
+                yield Subscribe(kind)
+        elif self.roster.plan and not self.finished:
+            yield from self._rounds.resume(now)
+
+    def _republish(self, now: float) -> Iterator[Command]:
+        """A broker may have forgotten what it retained: say everything again that must be known.
+
+        The manifest is asked for first, and before the first clustering nothing is said: what another coordinator left
+        there is read before it is overwritten.
+        """
+        yield Subscribe(Kind.MANIFEST)
+        if self._inheritance:
+            if self._inheritance.waiting:
+                yield SetTimer(_INHERIT, now + _INHERIT_S)
+            return
+        if self.roster.plan:
+            yield from self._model.publish()
+            yield from self._clusters.announce(self.roster.devices)
+        yield from self._rounds.say_again(now)
+
+    def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
+        """A manifest is out, ours or of another coordinator."""
+        begun = self.roster.plan is not None and self._inheritance is None
+        verdict = self._fence.judge(manifest, self._model.manifest, begun=begun)
+        if verdict is Verdict.BELOW:
+            yield tell("another coordinator", "warning", term=manifest.term, round_no=manifest.round_no)
+            yield from self._republish(now)
+        elif verdict is Verdict.TAKE_OVER:
+            yield tell("taking over", "warning", term=manifest.term, round_no=manifest.round_no)
+            self.roster.heed_term(manifest.term + 1)
+            if self._inheritance:
+                if self._inheritance.take_manifest(manifest):
+                    yield CancelTimer(_GATHER)
+                    yield from self._inherit(now)
+            elif self.roster.plan:
+                self._rounds.books.recluster_soon()
+                yield Persist(tuple(self.roster.stored()))
+                yield from self._republish(now)
+
+    def _inherit(self, now: float) -> Iterator[Command]:
+        """Go on from the other's model and books; until the fleet has gathered, a later version may still come."""
+        legacy = self._inheritance.complete() if self._inheritance else None
+        if legacy is None:
+            if self._inheritance and self._inheritance.waiting:
+                yield SetTimer(_INHERIT, now + _INHERIT_S)
+            return
+        ops = [*self._model.inherit(legacy), *self.roster.inherit(legacy.books.settled)]
+        ops.extend(self._rounds.inherit(legacy.manifest.round_no, legacy.books.completed))
+        yield Persist(tuple(ops))
+        yield tell("model and books taken over", round_no=legacy.manifest.round_no, devices=len(legacy.books.settled))
+        yield CancelTimer(_INHERIT)
+        yield SetTimer(_GATHER, now + self._fleet.gather_s)
+
+    def _nothing_inherited(self, now: float) -> Iterator[Command]:
+        if self._inheritance:
+            self._inheritance.check_empty()
+            yield tell("no model to take over", "warning", reason="the broker holds nothing: going on from our own")
+            yield from self._end_of_reading()
+            if self.roster.plan:
+                self._rounds.books.recluster_soon()
+                yield from self._rounds.resume(now)
+                yield from self._republish(now)
+                yield from self._clusters.watch_absent_leaders(now)
+            else:
+                yield SetTimer(_GATHER, now + self._fleet.gather_s)
+
+    def _end_of_reading(self) -> Iterator[Command]:
+        self._inheritance = None
+        yield CancelTimer(_INHERIT)
+        for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
+            yield Unsubscribe(kind)
+
+    def _books(self) -> Books:
+        return Books(self.counter.completed, self.roster.settled)
+
+    def _timer(self, name: str, now: float) -> Iterator[Command]:
+        if name == _GATHER:
+            yield from self._begin(now)
+        elif name == _INHERIT:
+            yield from self._nothing_inherited(now)
+        elif name.startswith(GRACE):
+            yield from self._clusters.grace_over(DeviceId(name.removeprefix(GRACE)), now)
+        else:
+            yield from self._rounds.timer(name, now)
+
+    def _begin(self, now: float) -> Iterator[Command]:
+        """Form the first clusters when enough devices are online."""
+        if self.roster.plan or self.finished:
+            return
+        if self._inheritance:
+            yield from self._end_of_reading()
+        if len(self.roster.online) < self._fleet.min_devices:
+            yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
+            return
+        yield from self._clusters.form(now)
+        yield from self._model.publish()
+        yield from self._rounds.key.prepare(self.roster.highest_term, tuple(self.roster.terms), now)
+        yield SetTimer(OPEN, now + self._rounds_rules.interval_s)
+
+    # --- the fleet
+
+    def _between_rounds(self, now: float) -> Iterator[Command]:
+        """Note what was learnt of the devices, re-cluster when it is time, replace who failed, and go on."""
+        learnt = self.roster.take_stock(now)
+        if learnt:
+            yield Persist(tuple(learnt))
+        yield from self._clusters.between_rounds(now, last=self.finished)
+        if self._nothing_left_to_learn():
+            yield from self._conclude()
+        if not self.finished:
+            yield SetTimer(OPEN, now + self._rounds.books.interval_s)
+
+    def _nothing_left_to_learn(self) -> bool:
+        """Of a run that is to end: every device has spent its privacy budget, and rounds find too little to merge.
+
+        What a single cluster still holds stays out: alone it would be seen.
+        """
+        return bool(self._rounds_rules.count) and self._rounds.books.idle and self.roster.budgets_spent()
+
+    def _conclude(self) -> Iterator[Command]:
+        """The present model is the last one."""
+        self._model.conclude()
+        yield Persist(self._model.stored())
+        yield tell("all privacy budgets are spent", "warning", completed=self.counter.completed)
+        yield from self._model.publish()
+
+    def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
+        message, sender = event.message, event.topic.sender
+        if isinstance(message, Status):
+            yield from self._status(sender, message, now)
+        elif isinstance(message, Telemetry):
+            self.roster.reported(sender, message)
+        elif isinstance(message, Manifest):
+            yield from self._manifested(message, now)
+        elif isinstance(message, Part) and event.topic.kind in (Kind.GLOBAL_PART, Kind.BOOKS):
+            if self._inheritance and self._inheritance.take_part(event.topic.kind, message):
+                yield from self._inherit(now)
+        elif isinstance(message, Part | PartReceipt):
+            yield from self._rounds.receive(event.topic.kind, sender, message, now)
+        else:
+            raise RefusedError(f"a {event.topic.kind.name} message is not for the coordinator")
+
+    def _status(self, device: DeviceId, status: Status, now: float) -> Iterator[Command]:
+        if status.model != self._model.digest or status.size != len(self.model):
+            raise RefusedError(f"{device} trains another model ({status.size} parameters)")
+        ops = self.roster.heard(device, status, now)
+        if ops:
+            yield Persist(tuple(ops))
+        if self.roster.heed_term(status.term) and self.roster.plan:
+            self._rounds.books.recluster_soon()
+        if self._inheritance:
+            return
+        if not status.online:
+            yield from self._clusters.gone(device, now)
+            return
+        yield from self._clusters.came(device)
+        if self.roster.plan is None:
+            if len(self.roster.online) == 1:
+                yield SetTimer(_GATHER, now + self._fleet.gather_s)
+        elif self.roster.cluster_of(device) is None:
+            yield from self._clusters.join(device)
+        elif status.term < self.roster.assignment(device).term:
+            yield from self._clusters.announce((device,))

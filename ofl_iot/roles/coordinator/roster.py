@@ -1,0 +1,366 @@
+"""The coordinator's books on devices: who there is, where each belongs, which chunks the global model holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from ofl_iot.fleet import assignment as planning
+from ofl_iot.fleet.assignment import (
+    ClusterPlan,
+    DeviceView,
+    FleetPlan,
+    FleetSettings,
+    assignments,
+    plan_assignments,
+    with_joiners,
+    with_leader_lost,
+)
+from ofl_iot.fleet.election import fit_to_serve
+from ofl_iot.fleet.trust import Evidence
+from ofl_iot.ids import DeviceId, Term
+from ofl_iot.protocol.messages import Assignment, KeyMember, Member, Observation, Seat, Status
+from ofl_iot.protocol.seqset import SeqSet
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.roles.leader.observation import ContactWindow
+from ofl_iot.roles.settings import TrainingRules
+from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
+
+STATE, SETTLED, DEVICES = "coordinator.fleet", "coordinator.settled", "coordinator.devices"
+KNOWN = "coordinator.known"
+CONTACT_S = 300.0
+"""Contact is judged over windows of at least this length."""
+_UNREPORTED = Telemetry(cpu_count=1, cpu_ghz=1.0, cpu_load=0.0, memory_total_mib=1024, memory_free_mib=512)
+"""Stands in for a device whose first report has not come: modest, so that it is not made a leader."""
+
+
+@dataclass
+class DeviceRecord:
+    """One device as the coordinator knows it."""
+
+    status: Status
+    online: bool
+    since: float
+    """When it was last heard of, or went offline."""
+    contact: ContactWindow
+    telemetry: Telemetry = _UNREPORTED
+    settled: SeqSet = field(default_factory=SeqSet)
+    evidence: Evidence = field(default_factory=Evidence)
+    news: bool = False
+    """Whether report or evidence changed since they were last stored."""
+
+    @property
+    def view(self) -> DeviceView:
+        """As the planning of the fleet sees it."""
+        return DeviceView(self.telemetry, self.evidence)
+
+
+class Knowledge(msgspec.Struct, frozen=True, array_like=True):
+    """A device's last report and what was observed of it, as they are stored."""
+
+    telemetry: Telemetry
+    evidence: Evidence
+
+
+class Seats(msgspec.Struct, frozen=True, array_like=True):
+    """Terms and revisions of the clusters, by leader."""
+
+    term: int
+    """The highest number given so far."""
+    terms: dict[str, int]
+    revisions: dict[str, int]
+
+
+class Roster:
+    """Devices, clusters and their terms; every change comes with the operations that make it durable."""
+
+    def __init__(self, settings: FleetSettings, training: TrainingRules) -> None:
+        self._settings = settings
+        self._training = training
+        self.incarnation = b""
+        """Of the coordinator; every assignment names it."""
+        self.devices: dict[DeviceId, DeviceRecord] = {}
+        self.plan: FleetPlan | None = None
+        self._clustered: FleetPlan | None = None
+        """The plan as the last clustering made it: turnover counts from there."""
+        self._seats = Seats(0, {}, {})
+        self._clusters: Mapping[DeviceId, ClusterPlan] = {}
+        self._unmet: dict[DeviceId, SeqSet] = {}
+        """Settled chunks of devices that have not announced themselves to this coordinator."""
+
+    def restore(self, stored: Stored, now: float) -> None:
+        """Take up the books of an earlier process; who is online will be seen."""
+        settled, known = stored.get(SETTLED, {}), stored.get(KNOWN, {})
+        for device, status in stored.get(DEVICES, {}).items():
+            decoded = msgspec.msgpack.decode(status, type=Status)
+            record = DeviceRecord(decoded, online=False, since=now, contact=ContactWindow.open(now))
+            if device in settled:
+                record.settled = msgspec.msgpack.decode(settled[device], type=SeqSet)
+            if device in known:
+                knowledge = msgspec.msgpack.decode(known[device], type=Knowledge)
+                record.telemetry, record.evidence = knowledge.telemetry, knowledge.evidence
+            self.devices[DeviceId(str(device))] = record
+        for device, seqs in settled.items():
+            if device not in self.devices:
+                self._unmet[DeviceId(str(device))] = msgspec.msgpack.decode(seqs, type=SeqSet)
+        rows = stored.get(STATE, {})
+        if "seats" in rows:
+            self._seats = msgspec.msgpack.decode(rows["seats"], type=Seats)
+        if "plan" in rows:
+            self._take(msgspec.msgpack.decode(rows["plan"], type=FleetPlan))
+            self._clustered = msgspec.msgpack.decode(rows["clustered"], type=FleetPlan)
+
+    # --- what is seen of devices
+
+    def heard(self, device: DeviceId, status: Status, now: float) -> list[StoreOp]:
+        """A device announced itself or went."""
+        known = self.devices.get(device)
+        if known is None:
+            record = DeviceRecord(status, status.online, now, ContactWindow.open(now))
+            record.settled = self._unmet.pop(device, record.settled)
+            self.devices[device] = record
+            return [Put(DEVICES, device, msgspec.msgpack.encode(status))]
+        if not status.sealing_key:  # a last will was written before the key was made
+            key, certificate = known.status.sealing_key, known.status.certificate
+            status = msgspec.structs.replace(status, sealing_key=key, certificate=certificate)
+        shown, before = (status.sealing_key, status.certificate), (known.status.sealing_key, known.status.certificate)
+        known.contact.count(now, online=known.online)
+        if status.online or known.online:
+            known.since = now
+        known.status, known.online = status, status.online
+        return [Put(DEVICES, device, msgspec.msgpack.encode(status))] if shown != before else []
+
+    @property
+    def settled(self) -> dict[str, SeqSet]:
+        """All chunks that the global model holds, by device."""
+        known = {device: record.settled for device, record in self.devices.items()}
+        return {device: seqs for device, seqs in sorted({**known, **self._unmet}.items()) if seqs != SeqSet()}
+
+    def inherit(self, settled: Mapping[str, SeqSet]) -> list[StoreOp]:
+        """Take up the books of a coordinator before this one; clusters of our own are of the past."""
+        for device, record in self.devices.items():
+            record.settled = settled.get(device, SeqSet())
+        self._unmet = {DeviceId(device): seqs for device, seqs in settled.items() if device not in self.devices}
+        self.plan = self._clustered = None
+        self._clusters = {}
+        self._seats = Seats(self._seats.term, {}, {})
+        books = (Put(SETTLED, device, msgspec.msgpack.encode(seqs)) for device, seqs in settled.items())
+        return [DeleteTable(SETTLED), Delete(STATE, "plan"), Delete(STATE, "clustered"), *books, self._stored_seats()]
+
+    def reported(self, device: DeviceId, telemetry: Telemetry) -> None:
+        """A device told of its resources."""
+        record = self.devices.get(device)
+        if record is not None:
+            record.telemetry, record.news = telemetry, True
+
+    def observed(self, leader: DeviceId, observations: Iterable[Observation]) -> None:
+        """Take in what a leader saw of its devices; of itself it cannot be a witness.
+
+        What comes out of a broker's queue looks faster than it was sent, so an observation above a device's own claim
+        is no evidence against the claim and counts as the claim.
+        """
+        for seen in observations:
+            device = DeviceId(seen.device)
+            cluster = self._clusters.get(device)
+            if cluster is None or cluster.leader != leader or device == leader:
+                continue
+            record = self.devices[device]
+            report, evidence, steps = record.telemetry, record.evidence, self._training.steps
+            if seen.trainings:
+                seconds = max(1e-3, seen.training_s - self._training.pause_s, steps * (report.step_s or 0.0))
+                evidence = evidence.with_training(steps, seconds)
+            if seen.size_bytes:
+                claimed_s = seen.size_bytes * 8e-6 / report.network_mbps if report.network_mbps else 0.0
+                evidence = evidence.with_arrival(seen.size_bytes, max(seen.arrival_s, claimed_s))
+            record.evidence, record.news = evidence, True
+
+    def take_stock(self, now: float, *, at_once: bool = False) -> list[StoreOp]:
+        """Close the contact windows that are long enough, or all; what was learnt of the devices becomes durable."""
+        ops: list[StoreOp] = []
+        for device, record in self.devices.items():
+            window = record.contact
+            window.count(now, online=record.online)
+            if window.length_s >= (1.0 if at_once else CONTACT_S):
+                record.evidence = record.evidence.with_contact(window.online_s, window.length_s)
+                record.contact, record.news = ContactWindow.open(now), True
+            if record.news:
+                record.news = False
+                knowledge = Knowledge(record.telemetry, record.evidence)
+                ops.append(Put(KNOWN, device, msgspec.msgpack.encode(knowledge)))
+        return ops
+
+    def heed_term(self, term: int) -> bool:
+        """A device may have seen higher terms than these books know (they were lost): whether it has."""
+        ahead = term > self._seats.term
+        if ahead:
+            self._seats = msgspec.structs.replace(self._seats, term=term)
+        return ahead
+
+    @property
+    def online(self) -> list[DeviceId]:
+        """Devices that can be reached."""
+        return [device for device, record in self.devices.items() if record.online]
+
+    def live(self, now: float, away_s: float) -> list[DeviceId]:
+        """Devices that are online or have not been away for long."""
+        return [device for device, record in self.devices.items() if record.online or now - record.since < away_s]
+
+    def turnover(self, now: float, away_s: float) -> float:
+        """(joined + gone for long) / clustered, since the last clustering."""
+        return planning.turnover(self._clustered, self.live(now, away_s)) if self._clustered else 0.0
+
+    def unfit_leaders(self) -> list[DeviceId]:
+        """Leaders online whose battery or temperature ends their service, where somebody can take over."""
+        unfit = []
+        for leader in map(DeviceId, sorted(self._seats.terms)):
+            record = self.devices[leader]
+            fit = fit_to_serve(record.telemetry, self._settings.election, sitting=True)
+            if record.online and not fit and any(self._fit(heir) for heir in self._heirs(leader)):
+                unfit.append(leader)
+        return unfit
+
+    def budgets_spent(self) -> bool:
+        """Whether every device that is assigned says that it cannot pay for another training."""
+        return bool(self._clusters) and all(self.devices[each].telemetry.budget_left <= 0 for each in self._clusters)
+
+    def cluster_of(self, device: DeviceId) -> ClusterPlan | None:
+        """The cluster a device belongs to."""
+        return self._clusters.get(device)
+
+    def settled_in(self, leader: DeviceId) -> dict[str, SeqSet]:
+        """Each device that the leader leads, with its chunks that the global model holds."""
+        cluster = self._clusters.get(leader)
+        if cluster is None or cluster.leader != leader:
+            return {}
+        return {device: self.devices[device].settled for device in cluster.members}
+
+    def leads(self, device: DeviceId) -> bool:
+        """Whether the device leads a cluster."""
+        return device in self._seats.terms
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Every leader with its term."""
+        return tuple(Seat(leader, term) for leader, term in sorted(self._seats.terms.items()))
+
+    def key_members(self, leaders: Iterable[str]) -> tuple[KeyMember, ...] | None:
+        """These leaders with their public sealing keys; None while one has not announced any."""
+        statuses = {leader: self.devices[DeviceId(leader)].status for leader in sorted(leaders)}
+        if not all(status.sealing_key for status in statuses.values()):
+            return None
+        return tuple(KeyMember(leader, each.sealing_key, each.certificate) for leader, each in statuses.items())
+
+    @property
+    def highest_term(self) -> int:
+        """The last number given to an assignment."""
+        return self._seats.term
+
+    @property
+    def terms(self) -> Mapping[str, int]:
+        """The term of each leader."""
+        return self._seats.terms
+
+    def propose(self, now: float, failing: Collection[DeviceId] = ()) -> tuple[FleetPlan, list[StoreOp]]:
+        """Plan the fleet anew under the next term, which is taken; `adopt` puts the plan into force.
+
+        Whoever failed as a leader is not elected, unless a cluster has nobody else.
+        """
+        ops = self.take_stock(now, at_once=True)
+        self._seats = msgspec.structs.replace(self._seats, term=self._seats.term + 1)
+        term = self._seats.term
+        present = {device: self.devices[device].view for device in self.online}
+        rng = np.random.default_rng(term)
+        plan = plan_assignments(present, self.plan, Term(term), self._settings, rng, failing=failing)
+        return plan, [*ops, self._stored_seats()]
+
+    def adopt(self, plan: FleetPlan, now: float, away_s: float) -> list[StoreOp]:
+        """Put a plan into force. Who is away for a short time, or came since it was made, gets a place."""
+        others = {device: self.devices[device].view for device in self.live(now, away_s)}
+        plan = with_joiners(plan, others, self._settings)
+        self._take(plan)
+        self._clustered = plan
+        term = int(plan.term)
+        leaders: list[str] = [cluster.leader for cluster in plan.clusters]
+        self._seats = Seats(term, dict.fromkeys(leaders, term), dict.fromkeys(leaders, 0))
+        return [*self.stored(), Put(STATE, "clustered", msgspec.msgpack.encode(plan))]
+
+    def join(self, device: DeviceId) -> list[StoreOp]:
+        """Place a late joiner at once; its leader gets a revised assignment."""
+        assert self.plan is not None  # noqa: S101  # the federation has begun
+        self._take(with_joiners(self.plan, {device: self.devices[device].view}, self._settings))
+        cluster = self._clusters[device]
+        if cluster.leader in self._seats.terms:
+            revisions = {**self._seats.revisions, cluster.leader: self._seats.revisions[cluster.leader] + 1}
+            self._seats = msgspec.structs.replace(self._seats, revisions=revisions)
+        else:
+            self._open_seat(cluster.leader)
+        return self.stored()
+
+    def replace_leader(self, leader: DeviceId) -> tuple[DeviceId | None, list[StoreOp]]:
+        """Give the cluster of a lost leader to the first in succession who is online and, if any is, fit to serve."""
+        assert self.plan is not None  # noqa: S101  # the federation has begun
+        heirs = sorted(self._heirs(leader), key=lambda heir: not self._fit(heir))
+        if not heirs:
+            return None, []
+        plan = self.plan
+        while self._leader_of(plan, heirs[0]) != heirs[0]:
+            plan = with_leader_lost(plan, self._leader_of(plan, heirs[0]), self._settings)
+        self._take(plan)
+        terms = {each: term for each, term in self._seats.terms.items() if each != leader}
+        self._seats = msgspec.structs.replace(self._seats, terms=terms)
+        self._open_seat(heirs[0])
+        return heirs[0], self.stored()
+
+    def settle(self, device: DeviceId, seqs: tuple[int, ...]) -> tuple[int, StoreOp]:
+        """Enter chunks into the books; returns how many were there before, which must be none."""
+        record = self.devices[device]
+        doubled = sum(1 for seq in seqs if seq in record.settled)
+        record.settled = record.settled.union(seqs)
+        return doubled, Put(SETTLED, device, msgspec.msgpack.encode(record.settled))
+
+    def assignment(self, device: DeviceId) -> Assignment:
+        """What the device is to be told."""
+        cluster = self._clusters[device]
+        leads = cluster.leader == device
+        return Assignment(
+            term=self._seats.terms[cluster.leader],
+            revision=self._seats.revisions[cluster.leader],
+            leader=cluster.leader,
+            settled=self.devices[device].settled,
+            deputies=cluster.deputies,
+            members=tuple(self._members(cluster)) if leads else (),
+            incarnation=self.incarnation,
+        )
+
+    def stored(self) -> list[StoreOp]:
+        """The plan and its terms, as they are to be durable."""
+        return [Put(STATE, "plan", msgspec.msgpack.encode(self.plan)), self._stored_seats()]
+
+    def _stored_seats(self) -> StoreOp:
+        return Put(STATE, "seats", msgspec.msgpack.encode(self._seats))
+
+    def _members(self, cluster: ClusterPlan) -> Iterator[Member]:
+        for device in cluster.members:
+            record = self.devices[device]
+            yield Member(device, record.settled, record.status.sample_count)
+
+    def _heirs(self, leader: DeviceId) -> list[DeviceId]:
+        """The other members online, in order of succession."""
+        members = self._clusters[leader].members
+        return [device for device in members if device != leader and self.devices[device].online]
+
+    def _fit(self, device: DeviceId) -> bool:
+        return fit_to_serve(self.devices[device].telemetry, self._settings.election, sitting=False)
+
+    def _open_seat(self, leader: DeviceId) -> None:
+        term = self._seats.term + 1
+        self._seats = Seats(term, {**self._seats.terms, leader: term}, {**self._seats.revisions, leader: 0})
+
+    def _leader_of(self, plan: FleetPlan, device: DeviceId) -> DeviceId:
+        return assignments(plan)[device].leader
+
+    def _take(self, plan: FleetPlan) -> None:
+        self.plan = plan
+        self._clusters = assignments(plan)

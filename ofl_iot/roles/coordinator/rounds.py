@@ -1,0 +1,385 @@
+"""The rounds at the coordinator: a joint key, contributions, their aggregation, the next global model.
+
+    key ─▶ open ─▶ collecting ─▶ aggregating (on ciphertext: scores, weights, model) ─▶ closed
+                       └──────────────┴──────────────▶ abandoned: what was contributed is part of the next round
+
+Algorithm 4. Every step is durable before it is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ofl_iot.errors import LateError, RefusedError
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
+from ofl_iot.protocol.messages import Part, PartReceipt, RoundOpen
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.commands import (
+    AggregateRound,
+    CancelTimer,
+    Command,
+    Compute,
+    EvaluateModel,
+    MakeKeys,
+    Persist,
+    Publish,
+    SetTimer,
+    tell,
+)
+from ofl_iot.roles.coordinator.global_model import GlobalModel
+from ofl_iot.roles.coordinator.joint_key import RoundKey
+from ofl_iot.roles.coordinator.open_round import OpenRound
+from ofl_iot.roles.coordinator.progress import RoundBooks
+from ofl_iot.roles.coordinator.roster import Roster
+from ofl_iot.roles.decryption import requester as decryption
+from ofl_iot.roles.decryption.remote import EntrustedDecryption, confirm
+from ofl_iot.roles.decryption.requester import Decryption, RoundDecryption, SealedRound
+from ofl_iot.roles.events import DecryptionRequested, JobFailed, RoundAggregated
+from ofl_iot.roles.keys import ceremony as key_maker
+from ofl_iot.roles.settings import ProtectionRules, RoundRules
+from ofl_iot.roles.storage import Stored, StoreOp
+
+OPEN = "coordinator.open"
+_REMIND, _DEADLINE = "coordinator.remind", "coordinator.deadline"
+_REMIND_S = 5.0
+_KEY_RETRY_S = 1.0
+_MISSES_BEFORE_REPLACEMENT = 2
+
+
+class Rounds:
+    """The present round and all that outlives it."""
+
+    def __init__(self, model: GlobalModel, roster: Roster, rules: RoundRules, protection: ProtectionRules) -> None:
+        self._model = model
+        self._roster = roster
+        self._rules = rules
+        self._protection = protection
+        self.key = RoundKey(model, roster, protection)
+        self.books = RoundBooks(rules)
+        self.doubled_chunks = 0
+        self.ended = False
+        """Set when a round ended; the coordinator then does what is done between rounds."""
+        self.lost: set[DeviceId] = set()
+        """Leaders that did not do their part and are to be replaced between rounds."""
+        self._round: OpenRound | None = None
+        self._decryption: RoundDecryption | None = None
+        self._misses: dict[str, int] = {}
+        self._overdue = False
+        """Whether a round waits for its key."""
+
+    # --- life
+
+    def restore(self, stored: Stored) -> None:
+        """Take up what an earlier process left."""
+        self.key.maker.restore(stored)
+        self.books.restore(stored)
+
+    def resume(self, now: float) -> Iterator[Command]:
+        """After a restart: the round that was open is opened again, its contributions are asked for again."""
+        if self.books.interrupted and self.key.at_hand:
+            self.books.open_again()
+            yield Persist(self.books.stored())
+            yield from self._open(now)
+        else:
+            yield SetTimer(OPEN, now + self._rules.interval_s)
+
+    def inherit(self, round_no: int, completed: int) -> tuple[StoreOp, ...]:
+        """Count on from where another coordinator stood."""
+        self.books.inherit(round_no, completed)
+        return self.books.stored()
+
+    def say_again(self, now: float) -> Iterator[Command]:
+        """The link is back: the open round and everything unconfirmed is said again."""
+        yield from self._remind(now)
+        self.key.maker.link_lost()
+        yield from self.key.maker.send_due(now)
+        if self._decryption:
+            self._decryption.link_lost()
+            yield from self._decryption.send_due(now)
+
+    @property
+    def making_key(self) -> bool:
+        """Whether leaders, present or to come, make their key."""
+        return self.key.maker.under_way
+
+    @property
+    def failing(self) -> set[DeviceId]:
+        """Devices that should not be elected now."""
+        return self.lost | self.key.failing
+
+    @property
+    def aggregating(self) -> bool:
+        """Whether contributions are being summed: the books must not change under them."""
+        return self._round is not None and self._round.aggregating
+
+    def reclustered(self) -> None:
+        """New leaders, new record."""
+        self._misses.clear()
+        self.lost.clear()
+        self.books.reclustered()
+
+    def seat_lost(self, leader: DeviceId, now: float) -> Iterator[Command]:
+        """A leader was replaced: its contribution to the open round does not count, its key generation is void."""
+        self._misses.pop(leader, None)
+        if self.making_key:
+            yield from self.key.maker.stop()
+            yield SetTimer(OPEN, now + _KEY_RETRY_S)
+        if self._round and not self._round.aggregating:
+            self._round.drop(leader)
+            if self._round.complete():
+                yield from self._aggregate(self._round, now)
+
+    # --- events
+
+    def timer(self, name: str, now: float) -> Iterator[Command]:
+        """A timer of a round, a key generation or a decryption."""
+        if name == OPEN:
+            yield from self._open_next(now)
+        elif name == _REMIND:
+            yield from self._remind(now)
+        elif name == _DEADLINE:
+            yield from self._deadline(now)
+        elif name == key_maker.RESEND:
+            yield from self.key.maker.send_due(now)
+        elif name == key_maker.DEADLINE:
+            yield from self._key_failed()
+        elif name == decryption.RESEND and self._decryption:
+            yield from self._decryption.send_due(now)
+        elif name == decryption.DEADLINE and self._decryption:
+            yield from self._decryption.deadline(now)
+            yield from self._abandon_if_given_up()
+
+    def job_failed(self, event: JobFailed) -> Iterator[Command]:
+        """A decryption goes on without those whose shares made it fail; otherwise key generation or round is over.
+
+        The failure of a job whose round or key generation is over already concerns nobody.
+        """
+        if event.job == MakeKeys.__name__:
+            if self.key.maker.is_making(event.term, event.attempt):
+                self.key.maker.blame(event.culprits)
+                yield from self._key_failed()
+        elif self._round is None or event.round_no != self._round.opened.round_no:
+            return
+        elif self._decryption and (event.culprits or event.suspects):
+            yield from self._decryption.failed(event)
+            if self._decryption.given_up:
+                yield from self.abandon(event.reason)
+        else:
+            yield from self.abandon(event.reason)
+
+    def _key_failed(self) -> Iterator[Command]:
+        """Who did not do its part is replaced, then a key is made anew."""
+        if not self.making_key:
+            return
+        self.lost.update(map(DeviceId, self.key.maker.missing()))
+        self.key.failing |= self.lost
+        yield from self.key.give_up()
+        self.ended = True
+
+    def receive(self, kind: Kind, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
+        """A part or a receipt from a leader."""
+        if kind == Kind.KEYS:
+            yield from self.key.maker.receive(sender, message, now)
+        elif kind in (Kind.SHARE, Kind.SERVERDEC):
+            if self._decryption is None:
+                if isinstance(message, Part):
+                    yield confirm(kind, sender, message)
+                raise LateError("nothing is being decrypted")
+            yield from self._decryption.receive(sender, message, now)
+            yield from self._abandon_if_given_up()
+        elif isinstance(message, Part):
+            yield from self._contribution(sender, message, now)
+
+    def open_if_overdue(self, now: float) -> Iterator[Command]:
+        """The round that waited for its key can open."""
+        if self._overdue:
+            yield from self._open_next(now)
+
+    def decryption_requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
+        """A ciphertext is ready for the leaders."""
+        if self._decryption:
+            yield from self._decryption.requested(event, now)
+
+    # --- opening
+
+    def _open_next(self, now: float) -> Iterator[Command]:
+        if self._round or self._model.final or not self._roster.seats():
+            return
+        # While leaders to come make their key no round opens, not even in the clear: it would reach into their term.
+        self._overdue = self.making_key or not self.key.at_hand
+        if self._overdue:
+            yield from self._make_key(now)
+            return
+        self.books.open_next()
+        yield Persist(self.books.stored())
+        yield from self._open(now)
+
+    def _make_key(self, now: float) -> Iterator[Command]:
+        if not self.making_key:
+            yield from self.key.make(now)
+        if not self.making_key:
+            yield SetTimer(OPEN, now + _KEY_RETRY_S)
+
+    def _open(self, now: float) -> Iterator[Command]:
+        key = self.key.maker.key if self.key.needed else None
+        opened = RoundOpen(
+            round_no=self.books.counter.opened,
+            attempt=self.books.counter.attempt,
+            seats=self._roster.seats(),
+            base_round=self.books.counter.closed,
+            deadline_s=self._rules.deadline_s,
+            key_id=key.key_id if key else b"",
+        )
+        self._round = OpenRound(opened, now + self._rules.deadline_s)
+        yield tell("round open", round_no=opened.round_no, leaders=len(opened.seats), encrypted=key is not None)
+        yield SetTimer(_DEADLINE, self._round.deadline)
+        yield from self._remind(now)
+
+    def _remind(self, now: float) -> Iterator[Command]:
+        """The opening is retained, but a leader whose session lost it must not miss the round."""
+        if self._round and not self._round.aggregating:
+            yield Publish(Topic(Kind.ROUND_OPEN, COORDINATOR), self._round.opened, retain=True)
+            yield SetTimer(_REMIND, now + _REMIND_S)
+
+    # --- collecting
+
+    def _contribution(self, leader: DeviceId, part: Part, now: float) -> Iterator[Command]:
+        current = self._round
+        if current is None or current.aggregating:
+            raise RefusedError("no round is open")
+        settled = self._roster.settled_in(leader)
+        max_bytes = 64 * len(self._model.values) + (1 << 20) + 64 * 1024 * (len(settled) + 1)
+        receipt = current.take(leader, part, settled, max_bytes)
+        yield Publish(Topic(Kind.RECEIPT, COORDINATOR, leader), receipt)
+        if current.complete():
+            yield from self._aggregate(current, now)
+
+    def _deadline(self, now: float) -> Iterator[Command]:
+        current = self._round
+        if current is None:
+            return
+        if current.aggregating:
+            yield from self.abandon("the aggregation did not end in time")
+            return
+        self._missed(current.missing)
+        if current.has_quorum(self._rules.quorum):
+            yield from self._aggregate(current, now)
+        else:
+            came, asked = len(current.contributions), len(current.opened.seats)
+            yield from self.abandon(f"{came} of {asked} leaders contributed")
+
+    def _missed(self, leaders: Iterable[str]) -> None:
+        """Leaders that did not contribute, or did not decrypt; twice in a row, and they are replaced."""
+        for leader in sorted(leaders):
+            self._misses[leader] = self._misses.get(leader, 0) + 1
+            if self._misses[leader] >= _MISSES_BEFORE_REPLACEMENT:
+                self.lost.add(DeviceId(leader))
+
+    # --- aggregating
+
+    def _aggregate(self, current: OpenRound, now: float) -> Iterator[Command]:
+        members = {seat.leader: len(self._roster.settled_in(DeviceId(seat.leader))) for seat in current.opened.seats}
+        contributions = current.contributed(members)
+        speaking = [each for each in contributions if each.updates]
+        if not speaking:
+            yield from self._rest("no leader has merged anything")
+            return
+        key = self.key.maker.key
+        if current.opened.key_id and (key is None or key.key_id != current.opened.key_id):
+            yield from self.abandon("the joint key is gone")
+            return
+        current.aggregating = True
+        yield SetTimer(_DEADLINE, now + self._rules.aggregation_deadline_s)
+        yield CancelTimer(_REMIND)
+        number = current.opened.round_no
+        if not current.opened.key_id or key is None:
+            yield Compute(AggregateRound(number, contributions, dict(self.books.evidence)))
+            return
+        entrusted = self._protection.server == DECRYPTOR
+        sealed = SealedRound(
+            key,
+            number,
+            contributions,
+            size=len(self._model.values),
+            evidence=dict(self.books.evidence),
+            misses=dict(self._misses),
+            attempt=current.opened.attempt,
+        )
+        self._decryption = (EntrustedDecryption if entrusted else Decryption)(sealed, self._protection)
+        if len(speaking) < 2:
+            yield from self._rest("a single cluster has merged anything: its update would be seen")
+        elif self._decryption.given_up:
+            yield from self.abandon("too few leaders contributed to decrypt")
+        else:
+            yield from self._decryption.begin()
+
+    def _abandon_if_given_up(self) -> Iterator[Command]:
+        if self._decryption and self._decryption.given_up:
+            yield from self.abandon(self._decryption.given_up)
+
+    def abandon(self, reason: str) -> Iterator[Command]:
+        """Give the round up; its contributions are part of the next one."""
+        if self._round:
+            yield tell("round abandoned", "warning", round_no=self._round.opened.round_no, reason=reason)
+            yield from self._end()
+
+    def _rest(self, reason: str) -> Iterator[Command]:
+        """Too little was merged since the last model: what there is waits, and the next round may come later."""
+        self.books.rested()
+        yield from self.abandon(reason)
+
+    def _end(self) -> Iterator[Command]:
+        if self._decryption:
+            self._missed(self._decryption.failing)
+        self._round = self._decryption = None
+        self.ended = True
+        yield CancelTimer(_DEADLINE)
+        yield CancelTimer(_REMIND)
+        yield from decryption.DESK.stop()
+
+    def close(self, event: RoundAggregated) -> Iterator[Command]:
+        """Enter the new model and what it settles into the books, then publish it."""
+        current = self._round
+        if current is None or event.round_no != current.opened.round_no:
+            return
+        for leader, reason in event.refused.items():
+            yield tell("contribution refused", "warning", leader=leader, reason=reason)
+        for leader, reason in event.reasons.items():
+            yield tell("leader suspected", leader=leader, reason=reason, evidence=event.evidence.get(leader, 0.0))
+        values = self._model.values + event.update
+        if not event.weights or not np.isfinite(values).all():
+            yield from self.abandon("no usable contribution")
+            return
+        ops = self._settle(current, set(event.weights))
+        self.books.close(event.round_no, event.evidence)
+        completed = self.books.counter.completed
+        final = 0 < self._rules.count <= completed
+        inclusions = current.inclusions(set(event.weights))
+        self._model.advance(
+            values, event.round_no, inclusions, lambda leader: self._roster.leads(DeviceId(leader)), final=final
+        )
+        yield Persist((*ops, *self._model.stored(), *self.books.stored()))
+        yield tell(
+            "round closed",
+            round_no=event.round_no,
+            completed=completed,
+            weights=event.weights,
+            excluded=event.excluded,
+        )
+        yield from self._model.publish()
+        yield Compute(EvaluateModel(event.round_no, self._model.values.copy()))
+        yield from self._end()
+
+    def _settle(self, current: OpenRound, leaders: set[str]) -> list[StoreOp]:
+        ops: list[StoreOp] = []
+        for leader in sorted(leaders):
+            if self._decryption is None or leader not in self._decryption.failing:
+                self._misses.pop(leader, None)
+            self._roster.observed(DeviceId(leader), current.contributions[leader].observed)
+            for settlement in current.contributions[leader].merged:
+                doubled, op = self._roster.settle(DeviceId(settlement.device), settlement.seqs)
+                self.doubled_chunks += doubled
+                ops.append(op)
+        return ops

@@ -1,0 +1,1 @@
+"""Threshold decryption: the requester, the share collector, the independent decryptor."""

@@ -1,0 +1,1 @@
+"""The device machine and its parts: training, release, outbox, plan, privacy guard."""

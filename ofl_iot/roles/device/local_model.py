@@ -1,0 +1,122 @@
+"""The device's model: what it trained, what it has released, what it has seen of its leader's.
+
+    unreleased work = local - base
+
+`base` is the leader's model as the device knows it plus what the device released since. Releasing adds to `base`,
+so exactly the released part leaves the unreleased work and the rest waits (error feedback). Downloading moves both
+by the same amount, so no unreleased work is lost.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from ofl_iot.errors import RefusedError
+from ofl_iot.opportunity.merge import Mileage
+from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.protocol.messages import Block
+from ofl_iot.roles.block_layout import NEVER, BlockLayout
+from ofl_iot.roles.events import Vector
+
+
+class ModelSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """A local model as it is stored."""
+
+    local: bytes
+    base: bytes
+    held: bytes
+    round_no: int
+    next_seq: int
+    """Chunks numbered below are part of `base` already."""
+    model: bytes
+    """Which model it is: one of another architecture may have the same size."""
+
+
+class LocalModel:
+    """The vectors of one device."""
+
+    def __init__(self, layout: BlockLayout, digest: bytes) -> None:
+        self.layout = layout
+        self.digest = digest
+        self.local: Vector = np.zeros(layout.size, np.float32)
+        self.base: Vector = np.zeros(layout.size, np.float32)
+        self.synced: Vector = np.zeros(layout.size, np.float32)
+        """theta_0 of Eq. 5: the leader's model at the last sync."""
+        self.synced_before: Vector = np.zeros(layout.size, np.float32)
+        """theta_1 of Eq. 5: at the sync before."""
+        self.seen: Mileage = np.full(layout.count, NEVER)
+        self.held = np.zeros(layout.count, bool)
+        """Blocks that some leader has sent at least once."""
+        self.round_no = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every block has been seen: training on half a model would be noise."""
+        return bool(self.held.all())
+
+    @property
+    def unreleased(self) -> Vector:
+        """Work that has not left the device."""
+        return self.local - self.base
+
+    def distance(self) -> float:
+        """||local - synced|| / ||synced||: how far the device is from its cluster."""
+        norm = float(np.linalg.norm(self.synced))
+        return min(1e9, float(np.linalg.norm(self.local - self.synced)) / norm) if norm else 0.0
+
+    def trained(self, start: Vector, params: Vector) -> None:
+        """Add what training changed; blocks downloaded meanwhile keep their new values."""
+        self.local = self.local + (params - start)
+
+    def released(self, chunk: Chunk, *, perturbed: bool) -> None:
+        """The chunk's part of the work is on its way.
+
+        What rounding took from the values waits for the next release. Noise must not: what it took would leave
+        with the next release, and with it the noise would be taken back. So perturbed parameters count as released.
+        """
+        places = chunk.read_indices()
+        if perturbed:
+            self.base[places] = self.local[places]
+        else:
+            self.base[places] += chunk.read_values()
+
+    def downloaded(self, block: Block, round_no: int) -> None:
+        """Take over a block of the leader's model without losing unreleased work."""
+        if block.index >= self.layout.count:
+            raise RefusedError(f"block {block.index} of a model of {self.layout.count} blocks")
+        place = self.layout.bounds(block.index)
+        values = block.read_values()
+        if len(values) != place.stop - place.start:
+            raise RefusedError(f"block {block.index} has {len(values)} values, not {place.stop - place.start}")
+        self.local[place] += values - self.base[place]
+        self.base[place] = values
+        self.synced_before[place] = self.synced[place]
+        self.synced[place] = values
+        self.seen[block.index] = block.mileage
+        self.held[block.index] = True
+        self.round_no = round_no
+
+    def new_leader(self) -> None:
+        """Another leader counts its own mileage: nothing of its model has been seen."""
+        self.seen = np.full(self.layout.count, NEVER)
+
+    def snapshot(self, next_seq: int) -> bytes:
+        """What must survive a restart: the fields of a ModelSnapshot, without another copy of the vectors."""
+        vectors = (self.local.data.cast("B"), self.base.data.cast("B"), self.held.data.cast("B"))
+        return msgspec.msgpack.encode((*vectors, self.round_no, next_seq, self.digest))
+
+    def restore(self, stored: bytes) -> int:
+        """Take up a snapshot; returns its `next_seq`. One of another model shape is refused."""
+        snapshot = msgspec.msgpack.decode(stored, type=ModelSnapshot)
+        if len(snapshot.local) != 4 * self.layout.size or len(snapshot.held) != self.layout.count:
+            raise RefusedError("the stored model has another shape")
+        if snapshot.model != self.digest:
+            raise RefusedError("the stored model is another one")
+        self.local = np.frombuffer(snapshot.local, np.float32).copy()
+        self.base = np.frombuffer(snapshot.base, np.float32).copy()
+        self.held = np.frombuffer(snapshot.held, bool).copy()
+        self.synced = self.base.copy()
+        self.synced_before = self.base.copy()
+        self.round_no = snapshot.round_no
+        return snapshot.next_seq

@@ -1,0 +1,410 @@
+"""The device: trains on its own data, releases the most useful of its work, pulls the stalest blocks.
+
+    assigned ─▶ pull the whole model ─▶ train ─▶ prepare a release ─▶ release + pull ─▶ train …
+
+Without a link it goes on training for a while; its work waits in the local model. Algorithm 2, client side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from ofl_iot.errors import LateError, PrivacyError, RefusedError
+from ofl_iot.ids import DeviceId
+from ofl_iot.protocol.messages import Assignment, Blocks, Pull, Receipt, Status
+from ofl_iot.protocol.seqset import SeqSet
+from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.protocol.values import bounded
+from ofl_iot.roles.base import collect
+from ofl_iot.roles.block_layout import BlockLayout
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    Compute,
+    Measure,
+    OpenLedger,
+    Persist,
+    Publish,
+    SetTimer,
+    Subscribe,
+    TrainLocally,
+    tell,
+)
+from ofl_iot.roles.device.local_model import LocalModel
+from ofl_iot.roles.device.outbox import TABLE as OUTBOX
+from ofl_iot.roles.device.outbox import Outbox
+from ofl_iot.roles.device.privacy_guard import PrivacyGuard, PrivacyRules
+from ofl_iot.roles.device.resources import ResourceRules, Resources
+from ofl_iot.roles.device.upload import RESEND, Upload
+from ofl_iot.roles.events import (
+    Arrived,
+    Event,
+    JobFailed,
+    LedgerOpened,
+    LinkDown,
+    LinkUp,
+    Measured,
+    ReleasePrepared,
+    SealingKeyMade,
+    Started,
+    Stopping,
+    TimerFired,
+    Trained,
+)
+from ofl_iot.roles.settings import DownloadRules, LeaderRules, TrainingRules, UploadRules
+from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
+
+STATE = "device.state"
+_HEARTBEAT, _PULL, _REST = "device.heartbeat", "device.pull", "device.rest"
+_RETRY_S = 5.0
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What a device is, whatever it learns."""
+
+    device: DeviceId
+    model: bytes
+    size: int
+    block_size: int
+    sample_count: int
+    device_type: str = ""
+    heartbeat_s: float = 60.0
+    balance: float = 1.0
+    """How even the labels of its samples are (`label_balance`): a resource of its plan, told to nobody."""
+
+
+class DeviceRules(msgspec.Struct, frozen=True):
+    """The sections of the settings that concern a device."""
+
+    training: TrainingRules = TrainingRules()
+    upload: UploadRules = UploadRules()
+    download: DownloadRules = DownloadRules()
+    privacy: PrivacyRules = PrivacyRules()
+    resources: ResourceRules = ResourceRules()
+    leader: LeaderRules = LeaderRules()
+    """What leaders do, and with it what a download takes."""
+
+
+class DeviceMachine:
+    """One device's decisions."""
+
+    def __init__(self, profile: DeviceProfile, rules: DeviceRules) -> None:
+        self.profile = profile
+        self._training = rules.training
+        self._upload_rules = rules.upload
+        self._download = rules.download
+        self._resources = Resources(
+            profile.size,
+            rules.training,
+            rules.resources,
+            rules.upload.values,
+            values_down=rules.leader.values,
+            balance=profile.balance,
+        )
+        self.guard = PrivacyGuard(rules.privacy)
+        self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
+        self._upload = Upload(profile.device, rules.upload, self.model, self.guard)
+        self.assignment: Assignment | None = None
+        self.sealing_key = b""
+        """The public key that the device's keeper made,"""
+        self.certificate = b""
+        """and what shows that it is this device's."""
+        self.acknowledged = SeqSet()
+        """Sequence numbers a leader confirmed in this process's life: what a run's audit checks."""
+        self._linked = False
+        self._busy = False
+        self._pulling = False
+        self._resting = False
+        self._step_s: float | None = None
+
+    @property
+    def outbox(self) -> Outbox:
+        """What left the device and is not settled."""
+        return self._upload.outbox
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event, decide, and say what to do."""
+        return collect(self._decide(event, now), event)
+
+    def _decide(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Started):
+            yield from self._start(event.stored, now)
+        elif isinstance(event, LinkUp):
+            self._linked = True
+            yield self._announce()
+            yield Measure()
+            yield from self._send_due(now)
+            yield from self._release(now)
+            yield from self._pull(now)
+            yield from self._offer()
+        elif isinstance(event, LinkDown):
+            self._linked = False
+            self.outbox.link_lost()
+            yield from self._stop_waiting()
+        elif isinstance(event, Stopping):
+            yield Publish(Topic(Kind.STATUS, self.profile.device), self.status(online=False), retain=True)
+        elif isinstance(event, Arrived):
+            yield from self._receive(event, now)
+        elif isinstance(event, TimerFired):
+            yield from self._timer(event.name, now)
+        elif isinstance(event, Measured):
+            yield from self._measured(event.telemetry, now)
+        elif isinstance(event, SealingKeyMade):
+            self.sealing_key, self.certificate = event.public, event.certificate
+            if self._linked:
+                yield self._announce()
+        elif isinstance(event, LedgerOpened):
+            yield Persist(tuple(self.guard.open(event.ledger)))
+            yield from self._train()
+        else:
+            yield from self._computed(event, now)
+
+    def _computed(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Trained):
+            yield from self._trained(event, now)
+        elif isinstance(event, ReleasePrepared):
+            yield from self._prepared(event, now)
+        elif isinstance(event, JobFailed):
+            self._busy = False
+            yield tell("job failed", "error", job=event.job, reason=event.reason)
+            yield from self._rest(_RETRY_S, now)
+
+    # --- beginning and presence
+
+    def _start(self, stored: Stored, now: float) -> Iterator[Command]:
+        state = stored.get(STATE, {})
+        next_seq = 1
+        if "model" in state:
+            try:
+                next_seq = self.model.restore(state["model"])
+            except (RefusedError, msgspec.DecodeError) as error:
+                # Another model is learnt now: chunks of the old one fit nowhere any more.
+                yield tell("stored model dropped", "warning", reason=str(error))
+                yield Persist((DeleteTable(STATE), DeleteTable(OUTBOX)))
+                stored = {}
+        if "assignment" in stored.get(STATE, {}):
+            self.assignment = msgspec.msgpack.decode(state["assignment"], type=Assignment)
+        self._upload.restore(stored.get(OUTBOX, {}), next_seq, self._training.steps)
+        me = self.profile.device
+        yield Subscribe(Kind.ASSIGNMENT, receiver=me)
+        yield Subscribe(Kind.RECEIPT, receiver=me)
+        yield Subscribe(Kind.BLOCKS, receiver=me)
+        yield SetTimer(_HEARTBEAT, now + self.profile.heartbeat_s)
+        if self.guard.needs_ledger:
+            yield Compute(OpenLedger(self.guard.stored_ledger(stored)))
+        yield from self._train()
+
+    def _announce(self) -> Publish:
+        return Publish(Topic(Kind.STATUS, self.profile.device), self.status(online=True), retain=True)
+
+    def status(self, *, online: bool) -> Status:
+        """The device's announcement; the offline form is its last will."""
+        return Status(
+            online=online,
+            term=self.assignment.term if self.assignment else 0,
+            sample_count=self.profile.sample_count,
+            model=self.profile.model,
+            size=self.profile.size,
+            device_type=self.profile.device_type,
+            sealing_key=self.sealing_key,
+            certificate=self.certificate,
+        )
+
+    def _timer(self, name: str, now: float) -> Iterator[Command]:
+        if name == _HEARTBEAT:
+            yield SetTimer(_HEARTBEAT, now + self.profile.heartbeat_s)
+            yield Measure()
+            if self._linked:
+                yield self._announce()
+                yield from self._pull(now)
+        elif name == RESEND:
+            yield from self._send_due(now)
+        elif name == _PULL:
+            self._pulling = False
+            yield tell("pull unanswered", "debug", leader=self.assignment.leader if self.assignment else "")
+            yield from self._train()
+            if not self.model.complete:
+                yield from self._pull(now)
+        elif name == _REST:
+            self._resting = False
+            yield from self._train()
+
+    def _measured(self, telemetry: Telemetry, now: float) -> Iterator[Command]:
+        """Report resources when they changed enough to be worth the bytes."""
+        known = msgspec.structs.replace(
+            telemetry,
+            samples=self.profile.sample_count,
+            device_type=telemetry.device_type or self.profile.device_type,
+            step_s=telemetry.step_s or self._step_s,
+            model_distance=self.model.distance(),
+            budget_left=self.guard.left,
+        )
+        report, plan = self._resources.measured(known, self._payable())
+        if plan:
+            up, down = round(plan.gamma_up, 4), round(plan.gamma_down, 4)
+            yield tell("resources limit the exchange", binding=plan.binding, gamma_up=up, gamma_down=down)
+        if self._linked and self._resources.worth_sending(report, now):
+            yield Publish(Topic(Kind.TELEMETRY, self.profile.device), report, qos=0)
+        yield from self._train()  # it may have cooled down
+
+    def _payable(self) -> float:
+        """Steps already paid for may leave even when the budget is spent."""
+        return self.guard.steps_left + self._upload.steps
+
+    # --- messages
+
+    def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
+        message, sender = event.message, event.topic.sender
+        if isinstance(message, Assignment):
+            yield from self._assigned(message, now)
+        elif self.assignment is None or sender != self.assignment.leader:
+            raise LateError(f"{sender} is not this device's leader")
+        elif isinstance(message, Receipt):
+            yield from self._receipt(message, now)
+        elif isinstance(message, Blocks):
+            yield from self._blocks(message, now)
+        else:
+            raise RefusedError(f"a {event.topic.kind.name} message is not for a device")
+
+    def _assigned(self, assignment: Assignment, now: float) -> Iterator[Command]:
+        held = self.assignment
+        if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
+            return
+        self.assignment = msgspec.structs.replace(assignment, members=())
+        ops: list[StoreOp] = [Put(STATE, "assignment", msgspec.msgpack.encode(self.assignment))]
+        ops += self._forget(self.outbox.confirm((), assignment.settled, self._upload_rules.window))
+        if self.outbox.number_after(assignment.settled.highest):
+            ops.append(self._snapshot())
+        yield Persist(tuple(ops))
+        yield tell("assigned", term=assignment.term, leader=assignment.leader)
+        if held is None or held.term != assignment.term:
+            self.model.new_leader()
+            self.outbox.readdress()
+            yield from self._stop_waiting()
+            yield from self._send_due(now)
+            yield from self._pull(now)
+
+    def _receipt(self, receipt: Receipt, now: float) -> Iterator[Command]:
+        assert self.assignment is not None  # noqa: S101  # checked by _receive
+        if receipt.term != self.assignment.term:
+            raise LateError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
+        self.acknowledged = self.acknowledged.union(receipt.stored)
+        ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
+        if self.outbox.number_after(max(receipt.highest, receipt.settled.highest)):
+            ops.append(self._snapshot())
+        if ops:
+            yield Persist(tuple(ops))
+        yield from self._release(now)
+        yield from self._send_due(now)
+        yield from self._offer()
+        yield from self._train()
+
+    def _forget(self, deletions: list[StoreOp]) -> list[StoreOp]:
+        """Chunks may be deleted only when the stored base holds what they released."""
+        return [self._snapshot(), *deletions] if deletions else []
+
+    def _blocks(self, message: Blocks, now: float) -> Iterator[Command]:
+        assert self.assignment is not None  # noqa: S101  # checked by _receive
+        if message.term != self.assignment.term:
+            raise LateError(f"blocks of term {message.term}, this device is in {self.assignment.term}")
+        for block in message.blocks:
+            self.model.downloaded(block, message.round_no)
+        if message.last:
+            yield from self._stop_waiting()
+        elif self._pulling:
+            yield SetTimer(_PULL, now + self._download.timeout_s)  # more is coming in
+
+    # --- upload
+
+    def _trained(self, event: Trained, now: float) -> Iterator[Command]:
+        self._busy = False
+        if not bounded(event.params):
+            yield tell("training diverged", "error", loss=event.loss)
+            yield from self._rest(_RETRY_S, now)
+            return
+        self.model.trained(event.start, event.params)
+        self._upload.trained(event.steps)
+        self._step_s = max(1e-9, event.seconds / max(1, event.steps))
+        yield Persist((self._snapshot(),))
+        yield tell("trained", "debug", loss=event.loss, steps=event.steps, seconds=event.seconds)
+        if rest_s := self._training.pause_s + self._resources.throttle.rest_s(event.seconds):
+            yield from self._rest(rest_s, now)
+        if self.outbox.full:
+            yield tell("outbox full", "warning", max_bytes=self._upload_rules.max_outbox_bytes)
+        yield from self._offer()
+        yield from self._train()
+
+    def _offer(self) -> Iterator[Command]:
+        """Prepare a release of all unreleased work, if there is any and it may leave."""
+        if self._busy or not self._linked or self.assignment is None:
+            return
+        job = self._upload.prepare(self.assignment.term, self._resources.plan(self._payable()).gamma_up)
+        if job:
+            self._busy = True
+            yield Compute(job)
+
+    def _prepared(self, event: ReleasePrepared, now: float) -> Iterator[Command]:
+        self._busy = False
+        self._upload.prepared(event.pieces)
+        yield from self._release(now)
+        yield from self._pull(now)
+        yield from self._train()
+
+    def _release(self, now: float) -> Iterator[Command]:
+        if self._linked and self.assignment is not None:
+            yield from self._upload.release(DeviceId(self.assignment.leader), now)
+
+    def _send_due(self, now: float) -> Iterator[Command]:
+        if self._linked and self.assignment is not None:
+            yield from self._upload.send_due(DeviceId(self.assignment.leader), now)
+
+    # --- download and training
+
+    def _pull(self, now: float) -> Iterator[Command]:
+        if not self._linked or self.assignment is None or self._pulling:
+            return
+        blocks = self.model.layout.count
+        share = min(self._download.gamma, self._resources.plan(self._payable()).gamma_down)
+        most = blocks if not self.model.complete else int(np.ceil(share * blocks))
+        if most:
+            self._pulling = True
+            pull = Pull(self.assignment.term, self.model.seen.astype("<f8").tobytes(), most)
+            yield Publish(Topic(Kind.PULL, self.profile.device, DeviceId(self.assignment.leader)), pull)
+            yield SetTimer(_PULL, now + self._download.timeout_s)
+
+    def _stop_waiting(self) -> Iterator[Command]:
+        """The answer came, or will not come: go on."""
+        if self._pulling:
+            self._pulling = False
+            yield CancelTimer(_PULL)
+        yield from self._train()
+
+    def _rest(self, seconds: float, now: float) -> Iterator[Command]:
+        self._resting = True
+        yield SetTimer(_REST, now + seconds)
+
+    def _train(self) -> Iterator[Command]:
+        """Train again unless there is a reason to wait; whatever ends that reason calls here again."""
+        waiting = self._busy or self._pulling or self._resting or self._upload.unheard >= self._training.max_unreleased
+        stopped = self.guard.needs_ledger or self.guard.exhausted or self._resources.throttle.paused
+        if waiting or stopped or self.assignment is None or not self.model.complete:
+            return
+        try:
+            steps = self._resources.steps
+            paid = self.guard.pay_training(steps)
+        except PrivacyError as error:
+            yield tell("privacy budget exhausted", "warning", reason=str(error))
+            return
+        self._busy = True
+        if paid:
+            yield Persist(tuple(paid))
+        yield Compute(TrainLocally(self.model.local.copy(), steps, self.guard.noise_multiplier))
+
+    def _snapshot(self) -> Put:
+        return Put(STATE, "model", self.model.snapshot(self.outbox.next_seq))

@@ -1,0 +1,220 @@
+"""The keeper of a device's keys: takes part in key generation and answers decryption requests, each once.
+
+A decryption share is made once for a request, stored, and sent again as the same bytes: with two answers to one
+ciphertext the noise in them could be averaged away, and with it what hides the key share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from ofl_iot.errors import LateError, RefusedError
+from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol.messages import Assignment, Part, PartReceipt
+from ofl_iot.protocol.parts import digest_of
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.base import collect
+from ofl_iot.roles.commands import (
+    AnswerDecryption,
+    CancelTimer,
+    Command,
+    Compute,
+    KeyMaterial,
+    Persist,
+    Publish,
+    SetTimer,
+    Subscribe,
+    tell,
+)
+from ofl_iot.roles.events import (
+    Arrived,
+    DecryptionAnswered,
+    Event,
+    JobFailed,
+    KeysBegun,
+    KeysFinished,
+    LinkDown,
+    LinkUp,
+    SealingKeyMade,
+    Started,
+    TimerFired,
+)
+from ofl_iot.roles.keys.participant import RESEND as KEY_RESEND
+from ofl_iot.roles.keys.participant import KeyRing
+from ofl_iot.roles.storage import DeleteTable, Put, Stored
+from ofl_iot.roles.transfer import BodyExchange
+
+SHARES = "keeper.shares"
+_RESEND = "keeper.shares.resend"
+_MAX_REQUEST_BYTES = 1 << 30
+_MAX_REQUESTS = 8
+"""Decryption requests of one round that a keeper answers: scores and model, each with a few changes of the set."""
+
+
+class StoredShare(msgspec.Struct, frozen=True, array_like=True):
+    """A decryption share as it was sent, and for what; known by the digest of its request."""
+
+    term: int
+    round_no: int
+    ciphertext: str
+    share: bytes
+
+
+class KeeperMachine:
+    """One device's part in what the leaders do together."""
+
+    def __init__(self, me: DeviceId, resend_s: float, server: DeviceId = COORDINATOR) -> None:
+        self._me = me
+        self._server = server
+        """Who performs ServerDec: requests to decrypt come from there and from nobody else."""
+        self._resend_s = resend_s
+        self._ring = KeyRing(me, resend_s)
+        self._exchange: BodyExchange | None = None
+        self._asked: dict[str, str] = {}
+        """The requests of this round: the label of each, by its digest."""
+        self._shares: dict[str, StoredShare] = {}
+        """Of the last round that was answered, by the digest of their request."""
+
+    @property
+    def material(self) -> KeyMaterial | None:
+        """The joint key that this device has a share of."""
+        return self._ring.material
+
+    @property
+    def sealing_public(self) -> bytes:
+        """The key that others seal to; empty until it is made."""
+        return self._ring.sealing_public
+
+    @property
+    def certificate(self) -> bytes:
+        """What shows others that the sealing key is this device's; empty without enrolment."""
+        return self._ring.certificate
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event, decide, and say what to do."""
+        return collect(self._decide(event, now), event)
+
+    def _decide(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Started):
+            yield from self._start(event.stored)
+        elif isinstance(event, LinkUp):
+            yield from self._ring.send_due(now)
+            yield from self._send(now)
+        elif isinstance(event, LinkDown):
+            self._ring.link_lost()
+            if self._exchange:
+                self._exchange.link_lost()
+        elif isinstance(event, Arrived):
+            yield from self._receive(event, now)
+        elif isinstance(event, SealingKeyMade):
+            yield from self._ring.sealing_key_made(event)
+        elif isinstance(event, KeysBegun):
+            yield from self._ring.begun(event, now)
+        elif isinstance(event, KeysFinished):
+            yield from self._ring.finished(event, now)
+        elif isinstance(event, DecryptionAnswered):
+            yield from self._answered(event, now)
+        elif isinstance(event, TimerFired):
+            yield from self._ring.send_due(now) if event.name == KEY_RESEND else self._send(now)
+        elif isinstance(event, JobFailed):
+            yield tell("key work failed", "error", job=event.job, reason=event.reason)
+            yield from self._ring.failed(event, now)
+
+    def _start(self, stored: Stored) -> Iterator[Command]:
+        rows = stored.get(SHARES, {}).items()
+        self._shares = {str(digest): msgspec.msgpack.decode(row, type=StoredShare) for digest, row in rows}
+        yield Subscribe(Kind.KEYS, receiver=self._me)
+        asks = Kind.DECRYPT if self._server == COORDINATOR else Kind.SERVERDEC
+        yield Subscribe(asks, receiver=self._me)
+        yield from self._ring.start(stored)
+
+    def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
+        message, sender = event.message, event.topic.sender
+        if isinstance(message, Assignment):
+            yield from self._assigned(message)
+            return
+        if not isinstance(message, Part | PartReceipt):
+            raise RefusedError(f"a {event.topic.kind.name} message is not for a keeper")
+        if event.topic.kind == Kind.KEYS:
+            yield from self._ring.receive(sender, message, now)
+        elif sender != self._server:
+            raise RefusedError(f"{sender} is not the {self._server}, whom this device decrypts for (server_dec)")
+        elif isinstance(message, PartReceipt):
+            if self._exchange:
+                self._exchange.confirm(sender, message)
+                yield from self._send(now)
+        else:
+            yield from self._request(message, now)
+
+    def _assigned(self, assignment: Assignment) -> Iterator[Command]:
+        """A key share is deleted when its term is over for this device."""
+        key = self.material
+        if key and assignment.leader != self._me and assignment.term > key.opened.term:
+            self._exchange, self._asked = None, {}
+            yield from self._ring.drop_share()
+
+    def _request(self, part: Part, now: float) -> Iterator[Command]:
+        key = self.material
+        if key is None or part.term != key.opened.term:
+            raise LateError(f"a request to decrypt under the key of term {part.term}")
+        if any((part.term, part.round_no) < (share.term, share.round_no) for share in self._shares.values()):
+            raise LateError(f"a request to decrypt of round {part.round_no}, which is over")
+        if self._exchange is None or (part.term, part.round_no) > (self._exchange.term, self._exchange.number):
+            self._exchange = BodyExchange(
+                part.term, part.round_no, resend_s=self._resend_s, max_bytes=_MAX_REQUEST_BYTES
+            )
+            self._asked = {}
+        receipt, request = self._exchange.take(self._server, part)
+        yield Publish(Topic(Kind.SHARE, self._me), receipt)
+        if request is None:
+            return
+        digest = digest_of(request).hex()
+        answered = self._answered_in(part)
+        under_way = digest in self._asked and digest not in answered
+        if digest not in self._asked and len(self._asked.keys() | answered) >= _MAX_REQUESTS:
+            raise RefusedError(f"more than {_MAX_REQUESTS} requests to decrypt in round {part.round_no}")
+        self._asked[digest] = part.stage
+        if digest in answered:
+            yield from self._send_share(digest, now)
+        elif not under_way:
+            yield Compute(AnswerDecryption(key, self._me, part.round_no, part.stage, request))
+
+    def _answered_in(self, part: Part) -> set[str]:
+        spoken = self._shares.items()
+        return {digest for digest, share in spoken if (share.term, share.round_no) == (part.term, part.round_no)}
+
+    def _answered(self, event: DecryptionAnswered, now: float) -> Iterator[Command]:
+        if self._exchange is None or self._exchange.number != event.round_no or event.request not in self._asked:
+            return  # the round has passed
+        if event.request not in self._shares:
+            if any(share.ciphertext == event.ciphertext for share in self._shares.values()):
+                yield tell("share withheld", "error", round_no=event.round_no, reason="this ciphertext was answered")
+                return
+            yield from self._store(event, self._exchange.term)
+        yield from self._send_share(event.request, now)
+
+    def _store(self, event: DecryptionAnswered, term: int) -> Iterator[Command]:
+        """Of an earlier round nothing is asked again: its shares go when the first one of a new round comes."""
+        over = any((share.term, share.round_no) != (term, event.round_no) for share in self._shares.values())
+        if over:
+            self._shares = {}
+        share = self._shares[event.request] = StoredShare(term, event.round_no, event.ciphertext, event.share)
+        put = Put(SHARES, event.request, msgspec.msgpack.encode(share))
+        yield Persist((DeleteTable(SHARES), put) if over else (put,))
+
+    def _send_share(self, digest: str, now: float) -> Iterator[Command]:
+        """Send a stored share; what answered an earlier request is void."""
+        assert self._exchange is not None  # noqa: S101  # a request has come
+        label = self._asked[digest]
+        self._exchange.send(self._server, label, self._shares[digest].share)
+        self._exchange.send_only(label)
+        yield from self._send(now)
+
+    def _send(self, now: float) -> Iterator[Command]:
+        if self._exchange is None:
+            return
+        for _, part in self._exchange.due(now):
+            yield Publish(Topic(Kind.SHARE, self._me), part)
+        yield SetTimer(_RESEND, now + self._resend_s) if self._exchange.pending else CancelTimer(_RESEND)

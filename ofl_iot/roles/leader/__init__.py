@@ -1,0 +1,1 @@
+"""The leader machine and its parts: merging, journal, downloads, contribution."""

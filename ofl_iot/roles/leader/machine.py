@@ -1,0 +1,398 @@
+"""The leader: merges each chunk exactly once, answers pulls, brings its cluster's update into the rounds.
+
+A chunk is journalled before it is confirmed, so a restart replays it; the whole model is stored when the journal has
+grown and at every contribution. What a contribution held is settled when a global model's manifest names it.
+Algorithm 2, leader side, and Algorithm 4, lines 3 to 9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from ofl_iot.errors import LateError, RefusedError
+from ofl_iot.ids import DeviceId
+from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.protocol.codec import encode_body
+from ofl_iot.protocol.messages import (
+    Assignment,
+    Contribution,
+    Manifest,
+    Part,
+    PartReceipt,
+    Pull,
+    Receipt,
+    RoundOpen,
+)
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.base import collect
+from ofl_iot.roles.block_layout import BlockLayout
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    Compute,
+    Persist,
+    ProtectContribution,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    tell,
+)
+from ofl_iot.roles.events import (
+    Arrived,
+    ContributionProtected,
+    Event,
+    JobFailed,
+    LinkDown,
+    LinkUp,
+    Started,
+    TimerFired,
+)
+from ofl_iot.roles.leader.cluster_model import ClusterModel
+from ofl_iot.roles.leader.contribution import RESEND, Contributing, Keys
+from ofl_iot.roles.leader.downloads import answer_to
+from ofl_iot.roles.leader.journal import TABLE as JOURNAL
+from ofl_iot.roles.leader.journal import Journal
+from ofl_iot.roles.leader.merging import Merging
+from ofl_iot.roles.leader.model_reader import FETCH, GlobalIntake
+from ofl_iot.roles.leader.observation import Observer
+from ofl_iot.roles.leader.waiting_list import TurnedAway
+from ofl_iot.roles.settings import LeaderRules
+from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
+
+STATE, OFFICE = "leader.state", "leader.office"
+
+
+@dataclass(frozen=True)
+class LeaderProfile:
+    """Which device leads, which model."""
+
+    device: DeviceId
+    model: bytes
+    layout: BlockLayout
+    encrypted: bool = True
+    """Whether to contribute only under a joint key, unless there is no other cluster to hide among."""
+    max_energy: float = math.inf
+    """Largest squared length of an update that can be encrypted and scored; a longer one is contributed in parts."""
+
+    @property
+    def identity(self) -> bytes:
+        """Stored books of any other model are of no use."""
+        return self.model + self.layout.size.to_bytes(8, "little") + self.layout.block_size.to_bytes(8, "little")
+
+
+class LeaderMachine:
+    """One leader's decisions; it is idle until an assignment names its device as the leader."""
+
+    def __init__(self, profile: LeaderProfile, rules: LeaderRules, merging: Merging, keys: Keys) -> None:
+        self.profile = profile
+        self._rules = rules
+        self._merging = merging
+        self.cluster: ClusterModel | None = None
+        self._assignment: Assignment | None = None
+        self._seen: tuple[int, ...] = (0, 0)
+        """Term and revision of the last assignment."""
+        self._members: dict[str, int] = {}
+        self._journal = Journal()
+        self._turned_away = TurnedAway()
+        self._contributing = Contributing(profile.device, keys, encrypted=profile.encrypted, resend_s=rules.resend_s)
+        self._intake = GlobalIntake(profile.layout.size)
+        self._observer = Observer()
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event, decide, and say what to do."""
+        return collect(self._decide(event, now), event)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this device leads a cluster."""
+        return self.cluster is not None
+
+    @property
+    def _office(self) -> ClusterModel:
+        """The cluster that this leader leads; messages reach the methods that use it only while there is one."""
+        if self.cluster is None:
+            raise LateError("this device leads no cluster")
+        return self.cluster
+
+    def _decide(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, Started):
+            yield from self._start(event.stored)
+        elif isinstance(event, LinkUp):
+            self._contributing.link_up()
+            if self.leading:
+                yield from self._subscribe()
+                yield from self._contributing.send_due(now)
+        elif isinstance(event, LinkDown):
+            self._contributing.link_lost()
+            self._observer.link_lost()
+        elif isinstance(event, Arrived):
+            yield from self._receive(event, now)
+        elif isinstance(event, ContributionProtected):
+            yield from self._protected(event, now)
+        elif isinstance(event, TimerFired) and event.name == RESEND:
+            yield from self._contributing.send_due(now)
+        elif isinstance(event, TimerFired) and event.name == FETCH:
+            yield from self._intake.timer(now)
+        elif isinstance(event, JobFailed):
+            yield tell("contribution failed", "error", round_no=event.round_no, reason=event.reason)
+
+    # --- taking and leaving office
+
+    def _start(self, stored: Stored) -> Iterator[Command]:
+        self._seen = tuple(msgspec.msgpack.decode(stored[OFFICE]["seen"])) if OFFICE in stored else (0, 0)
+        state = stored.get(STATE, {})
+        if "assignment" not in state:
+            return
+        if state["model"] != self.profile.identity:
+            yield tell("stored cluster model dropped", "warning", reason="another model is learnt now")
+            yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL)))
+            return
+        self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
+        cluster = ClusterModel.restored(self.profile.layout, state["cluster"], self.profile.max_energy)
+        self._merging.restore(state["merging"])
+        if order := state.get("turned away"):
+            self._turned_away.restore(order)
+        self._turned_away.served(*self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging))
+        self.cluster = cluster
+        if cluster.frozen is not None:
+            if "body" in state:
+                self._contributing.load(state["body"], cluster)
+            else:
+                cluster.thaw()  # nothing of it has left: the round asks again
+        yield from self._subscribe()
+
+    def _subscribe(self) -> Iterator[Command]:
+        """Retained messages come again with each subscription, so this also fetches what was missed."""
+        me = self.profile.device
+        yield Subscribe(Kind.UPDATE, receiver=me)
+        yield Subscribe(Kind.PULL, receiver=me)
+        yield Subscribe(Kind.GLOBAL_PART)
+        yield Subscribe(Kind.MANIFEST)
+        yield Subscribe(Kind.ROUND_OPEN)
+
+    def _assigned(self, assignment: Assignment) -> Iterator[Command]:
+        held = self._assignment
+        if (assignment.term, assignment.revision) <= self._seen:
+            return
+        self._seen = (assignment.term, assignment.revision)
+        if assignment.leader != self.profile.device:
+            if self.leading:
+                yield from self._resign(assignment)
+            return
+        if held and self.cluster and held.term == assignment.term:
+            self.cluster.admit(assignment.members)
+        else:
+            # A new term: what the old one left unsettled is sent again by the devices that hold it.
+            self.cluster = ClusterModel(
+                self.profile.layout, assignment.term, assignment.members, self.profile.max_energy
+            )
+            self._contributing.forget()
+            self._intake.forget()
+            self._turned_away.forget()
+        self._take_members(assignment)
+        self._turned_away.stay(self._members)
+        yield Persist(
+            (
+                Put(STATE, "assignment", msgspec.msgpack.encode(assignment)),
+                Put(STATE, "model", self.profile.identity),
+                self._stored_seen(),
+                *self._snapshot(),
+            )
+        )
+        yield tell("leading", term=assignment.term, members=len(assignment.members))
+        yield from self._subscribe()
+
+    def _stored_seen(self) -> Put:
+        """An older assignment that comes late must not bring a past office back, not even after a restart."""
+        return Put(OFFICE, "seen", msgspec.msgpack.encode(self._seen))
+
+    def _take_members(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._members = {member.device: member.sample_count for member in assignment.members}
+
+    def _resign(self, assignment: Assignment) -> Iterator[Command]:
+        self.cluster = self._assignment = None
+        self._contributing.forget()
+        self._intake.forget()
+        self._turned_away.forget()
+        yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL), self._stored_seen()))
+        yield tell("no longer leading", term=assignment.term, leader=assignment.leader)
+        me = self.profile.device
+        yield Unsubscribe(Kind.UPDATE, receiver=me)
+        yield Unsubscribe(Kind.PULL, receiver=me)
+        for kind in (Kind.GLOBAL_PART, Kind.MANIFEST, Kind.ROUND_OPEN):
+            yield Unsubscribe(kind)
+        yield CancelTimer(RESEND)
+        yield from self._intake.stop()
+
+    # --- messages
+
+    def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
+        message, sender = event.message, event.topic.sender
+        if isinstance(message, Assignment):
+            yield from self._assigned(message)
+        elif isinstance(message, Chunk):
+            yield from self._chunk(sender, message, now)
+        elif isinstance(message, Pull):
+            yield from self._answer(sender, message)
+        elif isinstance(message, RoundOpen):
+            yield from self._opened(message, now)
+        elif isinstance(message, Part):
+            yield from self._global_part(message, now)
+        elif isinstance(message, Manifest):
+            yield from self._manifested(message, now)
+        elif isinstance(message, PartReceipt):
+            yield from self._part_receipt(sender, message, now)
+        else:
+            raise RefusedError(f"a {event.topic.kind.name} message is not for a leader")
+
+    # --- the cluster
+
+    def _chunk(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
+        cluster = self._office
+        self._check_member(sender)
+        if chunk.model != self.profile.model or chunk.size != self.profile.layout.size:
+            raise RefusedError(f"a chunk of another model ({chunk.size} parameters)")
+        if chunk.term > cluster.term:
+            raise RefusedError(f"a chunk of term {chunk.term}, this cluster is in {cluster.term}")
+        if not cluster.ready:
+            return  # no receipt: the device sends it again when the global model is here
+        if cluster.holds(sender, chunk.seq) or cluster.has_room_for(chunk):
+            yield from self._take(sender, chunk, now)
+        else:
+            self._turned_away.hold(sender, chunk)  # no receipt either: the device keeps it
+
+    def _take(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
+        """Merge a chunk unless that is done, make it durable, confirm it."""
+        cluster = self._office
+        if not cluster.holds(sender, chunk.seq):
+            self._turned_away.served(sender)
+            wanted = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
+            step = cluster.bounded(chunk, wanted)
+            if step != wanted:
+                yield tell("chunk weighed down", "warning", device=sender, seq=chunk.seq, to=step / wanted)
+            cluster.merge(sender, chunk, step, self._merging.effort(chunk))
+            if chunk.term == cluster.term:
+                self._observer.chunk_arrived(sender, chunk, now)
+            yield Persist((self._journal.enter(sender, chunk, step),))
+            if self._journal.length >= self._rules.snapshot_chunks:
+                yield Persist(tuple(self._snapshot()))
+            yield tell("merged", "debug", device=sender, seq=chunk.seq, step=step, count=chunk.count)
+        yield self._receipt(sender, (chunk.seq,))
+
+    def _take_those_turned_away(self, now: float) -> Iterator[Command]:
+        """A part has gone: the longest waiting first, and behind one that does not fit those that begin no part."""
+        for device, chunk in self._turned_away.chunks():
+            if self._office.has_room_for(chunk):
+                self._turned_away.served(device)
+                yield from self._take(device, chunk, now)
+
+    def _check_member(self, sender: DeviceId) -> None:
+        if sender not in self._members:
+            raise LateError(f"{sender} is not in this cluster")
+
+    def _receipt(self, device: DeviceId, stored: tuple[int, ...]) -> Publish:
+        cluster = self._office
+        return Publish(
+            Topic(Kind.RECEIPT, self.profile.device, device),
+            Receipt(cluster.term, stored, cluster.settled[device], self._rules.credits, cluster.highest(device)),
+        )
+
+    def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
+        cluster = self._office
+        self._check_member(sender)
+        if pull.term != cluster.term:
+            raise LateError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
+        if not cluster.ready:
+            return
+        answer = answer_to(pull, cluster, self._rules)
+        yield self._receipt(sender, ())
+        for blocks in answer:
+            yield Publish(Topic(Kind.BLOCKS, self.profile.device, sender), blocks)
+
+    def _snapshot(self) -> list[StoreOp]:
+        """The whole cluster model in place of the journal."""
+        return [
+            Put(STATE, "cluster", self._office.snapshot()),
+            Put(STATE, "merging", self._merging.snapshot()),
+            Put(STATE, "turned away", self._turned_away.snapshot()),
+            self._journal.empty(),
+        ]
+
+    # --- rounds
+
+    def _opened(self, opened: RoundOpen, now: float) -> Iterator[Command]:
+        cluster = self._office
+        if not self._contributing.take(opened, cluster):
+            return
+        if cluster.round_no != opened.base_round:
+            yield from self._intake.fetch(now)  # the round stands on a global model that is not here yet
+        elif cluster.frozen_round == opened.round_no:
+            yield from self._contributing.send_due(now)
+        else:
+            key = self._contributing.key_for(opened)
+            update = cluster.freeze(opened.round_no)
+            self._contributing.unload()
+            yield Persist((*self._snapshot(), Delete(STATE, "body")))
+            yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key))
+            yield from self._take_those_turned_away(now)
+
+    def _protected(self, event: ContributionProtected, now: float) -> Iterator[Command]:
+        if self.cluster is None or self.cluster.frozen_round != event.round_no:
+            return  # the round has passed
+        merged = self.cluster.frozen_settlements
+        contribution = Contribution(
+            payload=event.payload,
+            merged=merged,
+            sample_count=sum(self._members.values()),
+            updates=sum(len(settlement.seqs) for settlement in merged),
+            observed=tuple(each for each in self._observer.report() if each.device in self._members),
+            effort=self.cluster.frozen_effort,
+        )
+        body = encode_body(contribution)
+        self._contributing.load(body, self.cluster)
+        yield Persist((Put(STATE, "body", body),))
+        yield from self._contributing.send_due(now)
+
+    def _part_receipt(self, sender: DeviceId, receipt: PartReceipt, now: float) -> Iterator[Command]:
+        if self._contributing.confirm(sender, receipt, self.cluster):
+            yield from self._contributing.send_due(now)
+
+    # --- the global model
+
+    def _global_part(self, part: Part, now: float) -> Iterator[Command]:
+        if part.round_no > self._office.round_no:
+            yield from self._intake.take_part(part, now)
+            yield from self._adopt(now)
+
+    def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
+        if manifest.model != self.profile.model or manifest.size != self.profile.layout.size:
+            raise RefusedError(f"a global model of another shape ({manifest.size} parameters)")
+        if self._assignment and manifest.incarnation != self._assignment.incarnation:
+            raise LateError("a global model of another coordinator than this leader's")
+        if manifest.round_no > self._office.round_no:
+            yield from self._intake.take_manifest(manifest, now)
+            yield from self._adopt(now)
+
+    def _adopt(self, now: float) -> Iterator[Command]:
+        version, cluster = self._intake.complete(), self._office
+        if version is None:
+            return
+        round_no = version.manifest.round_no
+        included = self._contributing.included_in(version.manifest, cluster)
+        served = cluster.adopt(version.values, round_no, included=included)
+        self._contributing.unload()
+        yield Persist((*self._snapshot(), Delete(STATE, "body")))
+        yield from self._intake.stop()
+        yield CancelTimer(RESEND)
+        yield tell("global model adopted", "debug", round_no=round_no, included=included)
+        for device in served:
+            if device in self._members:
+                yield self._receipt(DeviceId(device), ())
+        opened = self._contributing.opened
+        if opened and opened.round_no > cluster.round_no:
+            yield from self._opened(opened, now)

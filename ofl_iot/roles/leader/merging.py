@@ -1,0 +1,104 @@
+"""How much an arriving chunk counts: by data, by how much its device is heard, and whether it is to be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from ofl_iot.ids import DeviceId
+from ofl_iot.opportunity.merge import ArrivalRates, MergeSettings, merge_weight
+from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.robust.gate import DeviceRecord, Gate, GateRules
+from ofl_iot.roles.settings import Fraction, NotNegative
+
+
+class MergeRules(msgspec.Struct, frozen=True):
+    """The leader's weights and its gate."""
+
+    compensate_rate: bool = True
+    """Slow devices count more per update, so that all count by their data; off = by data alone."""
+    max_weight: Fraction = 1.0
+    max_lag: NotNegative = 0.0
+    """Rounds an update may lag behind before it is discounted; 0 = late updates count in full."""
+    gate: bool = True
+    """Watch norm and direction of each device's updates and keep suspected ones out."""
+
+
+class Merging(Protocol):
+    """Decides the step of each chunk; its memory is stored with the cluster model."""
+
+    def step(self, device: str, chunk: Chunk, now: float, members: Mapping[str, int], round_no: int) -> float:
+        """The factor of the chunk's values, at most 1; 0 keeps them out. `members` maps devices to sample counts."""
+        ...
+
+    def effort(self, chunk: Chunk) -> float:
+        """Training steps behind a chunk, by the share of the model that it tells of."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """What must survive a restart."""
+        ...
+
+    def restore(self, stored: bytes) -> None:
+        """Take a snapshot up."""
+        ...
+
+
+class _Memory(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored of the gate. Arrival rates are not: they are relearnt, and clocks do not survive a reboot."""
+
+    salt: int
+    records: dict[DeviceId, DeviceRecord]
+
+
+class WeightedMerging:
+    """eta_i = min(max, |D_i| / |D| · mean rate / rate_i) · discount, then the gate's verdict.
+
+    The weight is at the device's rate, so all chunks of one update count alike. How many training steps are behind an
+    update is the device's own claim: one of few steps counts more, but the gate sees it as loud as it then is.
+    """
+
+    def __init__(self, rules: MergeRules, salt: int, steps: int = 1) -> None:
+        """`steps` of an undisturbed training: the most that one update may claim."""
+        self._rules = rules
+        self._steps = steps
+        self._settings = MergeSettings(max_weight=rules.max_weight, staleness_bound=rules.max_lag or None)
+        self._rates = ArrivalRates()
+        self._updates: dict[str, int] = {}
+        self._gate = Gate(salt, GateRules(enabled=rules.gate))
+
+    def step(self, device: str, chunk: Chunk, now: float, members: Mapping[str, int], round_no: int) -> float:
+        """The device's weight, scaled or refused by the gate."""
+        name, steps = DeviceId(device), self._steps_of(chunk)
+        if self._updates.get(device) != chunk.update_no:
+            self._updates[device] = chunk.update_no
+            self._rates = self._rates.observe(name, now, steps)
+        compensation = self._rates.compensation(name) if self._rules.compensate_rate else 1.0
+        own, total = max(1, members[device]), sum(max(1, count) for count in members.values())
+        lag = float(max(0, round_no - chunk.base_round))
+        weight = merge_weight(own, total, compensation, lag, self._settings)
+        # What noisy steps come to grows with their root.
+        whole_training = chunk.read_values() * np.float32(math.sqrt(self._steps / steps))
+        admission = self._gate.observe(name, chunk.read_indices(), whole_training)
+        return weight * admission.scale if admission.accept else 0.0
+
+    def effort(self, chunk: Chunk) -> float:
+        """Training steps behind a chunk, by the share of the model that it tells of."""
+        return self._steps_of(chunk) * chunk.count / chunk.size
+
+    def _steps_of(self, chunk: Chunk) -> float:
+        """What the device claims, within a whole training."""
+        return min(max(1.0, chunk.weight), self._steps)
+
+    def snapshot(self) -> bytes:
+        """The gate's accounts."""
+        return msgspec.msgpack.encode(_Memory(self._gate.salt, dict(self._gate.records)))
+
+    def restore(self, stored: bytes) -> None:
+        """Take the accounts up, so that a restart forgives nobody."""
+        memory = msgspec.msgpack.decode(stored, type=_Memory)
+        self._gate = Gate(memory.salt, GateRules(enabled=self._rules.gate), memory.records)

@@ -1,0 +1,1 @@
+"""Baselines, attacks, benches and the reproduction of the paper's evaluation."""

@@ -1,0 +1,1 @@
+"""What `ofl bench` measures."""

@@ -1,0 +1,1 @@
+"""The commands of `ofl` that this distribution adds: bench and reproduce."""

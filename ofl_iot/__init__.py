@@ -1,3 +1,3 @@
 """OFL-IoT: opportunistic federated learning over MQTT."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0.dev0"

@@ -22,11 +22,11 @@ from ofl_iot.opportunity.plan import label_balance
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.coordinator.claim import Fence
+from ofl_iot.roles.coordinator.claim import CoordinatorClaim
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
 from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile
-from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
 from ofl_iot.roles.leader.merging import WeightedMerging
 from ofl_iot.runtime.settings import Settings
@@ -104,7 +104,7 @@ class Parties:
             encrypted = settings.protection.mode == "threshold"
             largest = settings.protection.largest_update
             leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted, largest)
-            keeper = KeeperMachine(name, settings.protection.resend_s, settings.protection.server)
+            keeper = KeyHolder(name, settings.protection.resend_s, settings.protection.server)
             merging = WeightedMerging(settings.merge, salt, settings.training.steps)
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
 
@@ -114,8 +114,8 @@ class Parties:
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
 
-    def coordinator(self, judge: Workload, *, take_over: bool = False, anew: bool = False) -> CoordinatorPlan:
-        """The coordinator with held-out data; `take_over` lets it follow another one, `anew` without its model."""
+    def coordinator(self, judge: Workload, *, take_over: bool = False, discard_model: bool = False) -> CoordinatorPlan:
+        """The coordinator with held-out data; `take_over` follows another one, `discard_model` without its model."""
         settings = self.settings
         profile = ModelProfile(judge.digest, judge.initial(settings.federation.seed))
         fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
@@ -123,10 +123,12 @@ class Parties:
         rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet, settings.training)
         crypto = CoordinatorCrypto(self.federation, settings.protection, self._entropy(COORDINATOR))
 
-        newborn = self._entropy(COORDINATOR).random_bytes(8)
+        new_incarnation = self._entropy(COORDINATOR).random_bytes(8)
 
         def make() -> CoordinatorMachine:
-            return CoordinatorMachine(profile, rules, Fence(newborn, take_over=take_over, anew=anew))
+            return CoordinatorMachine(
+                profile, rules, CoordinatorClaim(new_incarnation, take_over=take_over, discard_model=discard_model)
+            )
 
         return CoordinatorPlan(make, CoordinatorToolbox(judge, crypto, settings.protection))
 

@@ -14,7 +14,7 @@ _DISCONNECT = b"\xe0\x00"
 
 
 class BrokerPulse:
-    """Knocks at a broker of this machine; implements `ofl_iot.runtime.watchdog.Patient`."""
+    """Knocks at a broker of this machine; implements `ofl_iot.runtime.watchdog.Watched`."""
 
     def __init__(self, host: str, port: int, *, patience_s: float = PATIENCE_S) -> None:
         everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # reached from within

@@ -19,8 +19,8 @@ from ofl_iot.jobs.joint_key import (
     FEWEST_CONTRIBUTORS,
     context_of,
     each_of,
-    ones_of,
     public_of,
+    round1_of,
 )
 from ofl_iot.jobs.weighing import weigh
 from ofl_iot.robust.scores import RoundScores
@@ -82,13 +82,13 @@ class CoordinatorCrypto:
         from ofl_iot.crypto.context import Origin
 
         context = context_of(self._federation, job.opened)
-        contributions, firsts = ones_of(context, job.ones)
+        contributions, firsts = round1_of(context, job.round1_shares)
         public = keygen.combine_shares(context, contributions)
 
         def complete(sender: DeviceId, two: bytes) -> relinearisation.RelinCompletion:
             return relinearisation.RelinCompletion.from_bytes(two, Origin(context, keygen.KEY_ROUND, sender))
 
-        completions = list(each_of(job.twos, complete).values())
+        completions = list(each_of(job.round2_shares, complete).values())
         relin = relinearisation.combine_completions(relinearisation.combine_shares(context, firsts), completions)
         return KeysMade(CoordinatorKey(job.opened, context.key_id, public.to_bytes(), relin.to_bytes()))
 

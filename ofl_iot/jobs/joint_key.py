@@ -59,7 +59,9 @@ def context_of(federation: FederationId, opened: KeyOpen) -> KeyContext:
     )
 
 
-def ones_of(context: KeyContext, ones: Mapping[str, bytes]) -> tuple[list[KeyContribution], list[RelinContribution]]:
+def round1_of(
+    context: KeyContext, round1_shares: Mapping[str, bytes]
+) -> tuple[list[KeyContribution], list[RelinContribution]]:
     """The members' broadcasts: their parts of the public key and of the relinearisation key."""
     from ofl_iot.crypto import keygen, relinearisation
     from ofl_iot.crypto.context import Origin
@@ -72,7 +74,7 @@ def ones_of(context: KeyContext, ones: Mapping[str, bytes]) -> tuple[list[KeyCon
             relinearisation.RelinContribution.from_bytes(one.relin, origin),
         )
 
-    pairs = each_of(ones, read).values()
+    pairs = each_of(round1_shares, read).values()
     return [contribution for contribution, _ in pairs], [first for _, first in pairs]
 
 

@@ -13,8 +13,8 @@ from ofl_iot.jobs.joint_key import (
     FEWEST_CONTRIBUTORS,
     context_of,
     each_of,
-    ones_of,
     public_of,
+    round1_of,
 )
 from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.messages import KeyOne, KeyOpen, PartDecAsk
@@ -96,12 +96,12 @@ class LeaderCrypto:
 
         context = context_of(self._federation, job.opened)
         publics = {member.leader: member.sealing_key for member in job.opened.members}
-        contributions, firsts = ones_of(context, job.ones)
+        contributions, firsts = round1_of(context, job.round1_shares)
         public = keygen.combine_shares(context, contributions)
         mine = SealingKey(job.sealing_private)
 
         def unseal(sender: DeviceId, box: bytes) -> keygen.KeyDeal:
-            envelope = self._envelope(context, sender, job.me, job.ones[sender])
+            envelope = self._envelope(context, sender, job.me, job.round1_shares[sender])
             opened = open_sealed(box, envelope, mine, publics[sender])
             deal = keygen.KeyDeal.from_bytes(opened, Origin(context, keygen.KEY_ROUND, sender))
             if deal.receiver != job.me:

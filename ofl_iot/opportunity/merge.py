@@ -9,8 +9,8 @@ so that over time the model follows each device by its data, not by its speed: a
 class is not drowned, and what it releases in small pieces counts as much as what others release in large ones. Late
 updates count in full up to an optional bound.
 
-What a device fetches is ordered by *mileage*: each block of the model counts how far its parameters travelled, and
-the blocks that travelled farthest since the device saw them come first.
+What a device fetches is ordered by *cumulative change*: each block of the model counts how far its parameters
+travelled, and the blocks that travelled farthest since the device saw them come first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ofl_iot.errors import ConfigError, RefusedError
 from ofl_iot.ids import DeviceId
 from ofl_iot.opportunity.blocks import Vector
 
-Mileage = npt.NDArray[np.float64]
+CumulativeChange = npt.NDArray[np.float64]
 """Per block of the model, the cumulated absolute change of its parameters."""
 
 BLOCK_SIZE = 4096
@@ -126,21 +126,21 @@ def merge_weight(
     return weight * float((1 + lag - settings.staleness_bound) ** -settings.staleness_exponent)
 
 
-def new_mileage(parameters: int, block_size: int = BLOCK_SIZE) -> Mileage:
-    """The mileage of a model that was not merged into yet."""
+def new_cumulative_change(parameters: int, block_size: int = BLOCK_SIZE) -> CumulativeChange:
+    """The cumulative change of a model that was not merged into yet."""
     return np.zeros(-(-parameters // block_size))
 
 
 def merge_update(
     model: Vector,
-    mileage: Mileage,
+    cumulative_change: CumulativeChange,
     indices: npt.NDArray[np.integer],
     values: Vector,
     weight: float,
     *,
     block_size: int = BLOCK_SIZE,
 ) -> None:
-    """model[indices] += weight · values, in place, and count the way in `mileage`; indices must ascend."""
+    """model[indices] += weight · values, in place, and count the way in `cumulative_change`; indices must ascend."""
     if not len(indices):
         return
     if len(indices) != len(values) or indices[0] < 0 or indices[-1] >= len(model):
@@ -153,22 +153,24 @@ def merge_update(
     first, last = int(indices[0]) // block_size, int(indices[-1]) // block_size
     starts = np.searchsorted(indices, np.arange(first, last + 1) * block_size)
     filled = np.flatnonzero(np.diff(starts, append=len(indices)))
-    mileage[first + filled] += np.add.reduceat(way, starts[filled], dtype=np.float64)
+    cumulative_change[first + filled] += np.add.reduceat(way, starts[filled], dtype=np.float64)
 
 
-def replace_model(model: Vector, mileage: Mileage, new_model: Vector, *, block_size: int = BLOCK_SIZE) -> None:
-    """model ← new_model (a new global model), in place, and count the way in `mileage`."""
+def replace_model(
+    model: Vector, cumulative_change: CumulativeChange, new_model: Vector, *, block_size: int = BLOCK_SIZE
+) -> None:
+    """model ← new_model (a new global model), in place, and count the way in `cumulative_change`."""
     if len(new_model) != len(model):
         raise RefusedError(f"a model of {len(new_model)} parameters cannot replace one of {len(model)}")
     way = np.abs(new_model - model)
-    mileage += np.add.reduceat(way, np.arange(0, len(model), block_size), dtype=np.float64)
+    cumulative_change += np.add.reduceat(way, np.arange(0, len(model), block_size), dtype=np.float64)
     model[:] = new_model
 
 
-def stalest_blocks(mileage: Mileage, seen: Mileage, count: int) -> npt.NDArray[np.int64]:
-    """At most `count` blocks by lag = mileage - seen, the largest first, equals by number; none without a lag."""
-    if len(mileage) != len(seen):
-        raise RefusedError(f"versions of {len(seen)} blocks, but the model has {len(mileage)}")
-    lag = mileage - seen
+def stalest_blocks(cumulative_change: CumulativeChange, seen: CumulativeChange, count: int) -> npt.NDArray[np.int64]:
+    """At most `count` blocks by lag (change - seen), the largest first, equals by number; none without a lag."""
+    if len(cumulative_change) != len(seen):
+        raise RefusedError(f"versions of {len(seen)} blocks, but the model has {len(cumulative_change)}")
+    lag = cumulative_change - seen
     order = np.argsort(-lag, kind="stable")[: max(0, count)]
     return order[lag[order] > 0]

@@ -101,7 +101,7 @@ class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
 
     term: Count
     seen: bytes
-    """float64 per block: the mileage at which the device last got it; negative = never."""
+    """float64 per block: the cumulative change at which the device last got it; negative = never."""
     max_blocks: Count
 
 
@@ -109,7 +109,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     """One block of the leader's model."""
 
     index: Count
-    mileage: Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+    cumulative_change: Annotated[float, msgspec.Meta(ge=0, le=1e30)]
     dtype: DType
     values: Annotated[bytes, msgspec.Meta(min_length=2)]
     """Coded as `protocol/values.py` says."""

@@ -38,7 +38,7 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
-from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.contribution import CONTRIBUTE
 from ofl_iot.roles.leader.machine import LeaderMachine
 
@@ -59,7 +59,7 @@ _OWNER_OF_JOB = {
 class AgentMachine:
     """All roles of one device, as one machine."""
 
-    def __init__(self, device: DeviceMachine, leader: LeaderMachine, keeper: KeeperMachine) -> None:
+    def __init__(self, device: DeviceMachine, leader: LeaderMachine, keeper: KeyHolder) -> None:
         self.device = device
         self.leader = leader
         self.keeper = keeper

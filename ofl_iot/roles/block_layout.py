@@ -1,7 +1,7 @@
 """The model's division into blocks, the unit of download.
 
-A block's version is its *mileage*, the sum of the absolute changes it has seen at the leader (`opportunity.merge`). The
-difference between the mileage now and the mileage at which a device last got the block is its version lag.
+A block's version is its *cumulative change*, the sum of the absolute changes it has seen at the leader
+(`opportunity.merge`). The change since a device last got the block is its version lag.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NEVER = -1.0
-"""The mileage seen of a block that was never seen: less than any."""
+"""The cumulative change seen of a block that was never seen: less than any."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class FinishKeys:
     me: DeviceId
     sealing_private: bytes = field(repr=False)
     secret: bytes = field(repr=False)
-    ones: dict[str, bytes] = field(repr=False)
+    round1_shares: dict[str, bytes] = field(repr=False)
     deals: dict[str, bytes] = field(repr=False)
 
 
@@ -158,8 +158,8 @@ class MakeKeys:
     """The coordinator sums the public parts of a joint key; answers with KeysMade."""
 
     opened: KeyOpen
-    ones: dict[str, bytes] = field(repr=False)
-    twos: dict[str, bytes] = field(repr=False)
+    round1_shares: dict[str, bytes] = field(repr=False)
+    round2_shares: dict[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True)

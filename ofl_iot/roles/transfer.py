@@ -30,7 +30,7 @@ class BodyExchange:
         """Begin to send a body; `due` says what to publish when."""
         parts = split_body(body, self.term, self.number, stage)
         self._senders[peer, stage] = PartSender(parts, resend_s=self._resend_s)
-        self._be_patient((peer, stage))
+        self._restart_deadline((peer, stage))
 
     def send_only(self, stage: str) -> None:
         """Give the sending of all other stages up: what they carry is void."""
@@ -41,9 +41,9 @@ class BodyExchange:
         for key, sender in self._senders.items():
             if key[0] == peer:
                 sender.restart()
-                self._be_patient(key)
+                self._restart_deadline(key)
 
-    def _be_patient(self, key: tuple[str, str]) -> None:
+    def _restart_deadline(self, key: tuple[str, str]) -> None:
         self._until.pop(key, None)
         self._given_up.discard(key)
 

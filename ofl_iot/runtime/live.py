@@ -49,7 +49,7 @@ from ofl_iot.roles.events import (
 from ofl_iot.roles.storage import Delete, Put, Stored
 from ofl_iot.runtime.equipment import Equipment
 from ofl_iot.runtime.quarantine import Quarantine, culprit
-from ofl_iot.runtime.watchdog import Health, Pulses
+from ofl_iot.runtime.watchdog import Health, ProgressProbe
 from ofl_iot.transport import link as transport
 from ofl_iot.transport.backoff import Outage
 
@@ -104,7 +104,7 @@ class LiveParty:
         self._store_outage = Outage()
         self._overload = Outage()
         self._quarantine = Quarantine()
-        self._pulses = Pulses(lambda: self._put(_Waiting(None)))
+        self._pulses = ProgressProbe(lambda: self._put(_Waiting(None)))
         self._last_told = "started"
         self.store_failures = 0
         self.quarantined: Counter[str] = Counter()

@@ -41,7 +41,7 @@ class Health:
     """One line for people."""
 
 
-class Patient(Protocol):
+class Watched(Protocol):
     """Whoever has a pulse."""
 
     async def pulse(self) -> Health:
@@ -49,7 +49,7 @@ class Patient(Protocol):
         ...
 
 
-class Pulses:
+class ProgressProbe:
     """Those who wait for a sign of progress; at most one pulse is in the queue for all of them."""
 
     def __init__(self, enqueue: Callable[[], None]) -> None:
@@ -120,23 +120,23 @@ class Service:
         watched = meant and microseconds.isdecimal() and int(microseconds) > 0
         return cls(Notifier(environment.get("NOTIFY_SOCKET")), int(microseconds) / 1e6 if watched else None)
 
-    async def attend(self, patient: Patient) -> None:
+    async def attend(self, watched: Watched) -> None:
         """Report a party until cancelled: READY=1 once, then a status line and, if it made progress, WATCHDOG=1."""
         if not self.notifier.listening:
             return
         interval_s = self.watchdog_s / PULSES_A_PERIOD if self.watchdog_s else UNWATCHED_S
-        ready, ailing = False, ""
+        ready, last_overdue = False, ""
         while True:
-            health = await patient.pulse()
+            health = await watched.pulse()
             lines = [f"STATUS={_on_one_line(health.status)}"]
             if health.ready and not ready:
                 ready = True
                 lines.append("READY=1")
             if not health.overdue:
                 lines.append("WATCHDOG=1")
-            elif health.overdue != ailing:
+            elif health.overdue != last_overdue:
                 log.error("no progress, the watchdog is not fed any more reason=%s", health.overdue)
-            ailing = health.overdue
+            last_overdue = health.overdue
             self.notifier.tell(*lines)
             await asyncio.sleep(interval_s if ready else min(interval_s, _SETTLING_S))
 

@@ -23,7 +23,7 @@ from ofl_agents.enrolment.messages import (
     AskAuthority,
     AuthorityIs,
     Join,
-    Question,
+    ShareRequest,
     frame,
     read_answer,
     read_question,
@@ -151,10 +151,10 @@ def test_an_expired_token_is_refused(service: Running, tmp_path: Path) -> None:
 def test_a_service_of_another_authority_never_sees_the_token(
     service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Question] = []
+    asked: list[ShareRequest] = []
     real = client.ask
 
-    def listening(server: Address, question: Question, context: ssl.SSLContext) -> Answer:
+    def listening(server: Address, question: ShareRequest, context: ssl.SSLContext) -> Answer:
         asked.append(question)
         return real(server, question, context)
 

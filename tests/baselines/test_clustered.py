@@ -16,10 +16,10 @@ from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
 from ofl_research.baselines.head import AsynchronousServer, HeadableDevice, SynchronousHead
 from ofl_research.baselines.ifca import Ifca, IfcaOptions
 from ofl_research.baselines.letters import (
+    BaselineMessage,
+    BaselineMessageArrived,
     Hello,
     Lead,
-    Letter,
-    LetterArrived,
     Offer,
     Reply,
     Vector,
@@ -37,7 +37,7 @@ def vector(*values: float) -> Vector:
     return np.array(values, np.float32)
 
 
-def letters(commands: list[Command]) -> list[tuple[str, Letter]]:
+def letters(commands: list[Command]) -> list[tuple[str, BaselineMessage]]:
     published = [c for c in commands if isinstance(c, Publish)]
     return [(str(c.topic.receiver), read_letter(bytes(c.message))) for c in published]  # type: ignore[arg-type]
 
@@ -136,14 +136,14 @@ def test_a_head_passes_the_model_on_and_answers_with_the_mean_when_all_members_h
     machine = headable(ANNA)
     assert machine.handle(Started(), 0)
     assert letters(machine.handle(LinkUp(), 0))
-    assert not machine.handle(LetterArrived(COORDINATOR, Lead({ANNA: 30, BERT: 10})), 0)
-    offered = machine.handle(LetterArrived(COORDINATOR, Offer(4, (pack_dense(vector(0)),))), 0)
+    assert not machine.handle(BaselineMessageArrived(COORDINATOR, Lead({ANNA: 30, BERT: 10})), 0)
+    offered = machine.handle(BaselineMessageArrived(COORDINATOR, Offer(4, (pack_dense(vector(0)),))), 0)
     assert letters(offered) == [(BERT, Offer(4, (pack_dense(vector(0)),)))]
     assert any(isinstance(c, Compute) for c in offered)  # its own device trains too
     assert not letters(machine.handle(Trained(vector(0), vector(1), 0, 1, 0), 0))  # nothing goes through the broker
     assert machine.local is not None
-    assert not machine.handle(LetterArrived(BERT, Reply(3, pack_dense(vector(9)))), 0)  # of a past round
-    closed = machine.handle(LetterArrived(BERT, Reply(4, pack_dense(vector(5)))), 0)
+    assert not machine.handle(BaselineMessageArrived(BERT, Reply(3, pack_dense(vector(9)))), 0)  # of a past round
+    closed = machine.handle(BaselineMessageArrived(BERT, Reply(4, pack_dense(vector(5)))), 0)
     assert letters(closed) == [(COORDINATOR, Reply(4, pack_dense(vector(2))))]
     assert [c.fields for c in closed if isinstance(c, Tell)] == [{"count": 2}]
 
@@ -158,24 +158,24 @@ def test_the_server_takes_each_cluster_in_when_it_comes_and_discounts_what_lags(
     assert machine.handle(Started(), 0)
     commands: list[Command] = []
     for pace, device in enumerate((ANNA, BERT, CARL)):
-        commands = machine.handle(LetterArrived(device, Hello(10, pace + 1.0)), 0)
+        commands = machine.handle(BaselineMessageArrived(device, Hello(10, pace + 1.0)), 0)
     assert [letter for _, letter in letters(commands)] == [
         Lead({ANNA: 10, BERT: 10}),
         Offer(0, (pack_dense(vector(0)),)),
         Lead({CARL: 10}),
         Offer(0, (pack_dense(vector(0)),)),
     ]
-    (one,) = letters(machine.handle(LetterArrived(ANNA, Reply(0, pack_dense(vector(8)))), 0))
+    (one,) = letters(machine.handle(BaselineMessageArrived(ANNA, Reply(0, pack_dense(vector(8)))), 0))
     assert one == (ANNA, Offer(1, (pack_dense(vector(4)),)))  # (1 - 0.5)·0 + 0.5·8
-    late = machine.handle(LetterArrived(CARL, Reply(0, pack_dense(vector(8)))), 0)
+    late = machine.handle(BaselineMessageArrived(CARL, Reply(0, pack_dense(vector(8)))), 0)
     assert unpack_dense(msgspec.structs.astuple(letters(late)[0][1])[1][0])[0] == 5  # a = 0.5 / 2
     assert any(isinstance(c, Compute) and isinstance(c.job, EvaluateModel) for c in late)
     machine.handle(Evaluated(1, 0.5, 1), 0)
-    machine.handle(LetterArrived(ANNA, Reply(2, pack_dense(vector(8)))), 0)
-    assert letters(machine.handle(LetterArrived(CARL, Reply(2, pack_dense(vector(8)))), 0)) == []
+    machine.handle(BaselineMessageArrived(ANNA, Reply(2, pack_dense(vector(8)))), 0)
+    assert letters(machine.handle(BaselineMessageArrived(CARL, Reply(2, pack_dense(vector(8)))), 0)) == []
     assert machine.finished
     assert not machine.idle
     machine.handle(Evaluated(2, 0.5, 1), 0)
     assert machine.idle
-    assert not machine.handle(LetterArrived(ANNA, Reply(3, pack_dense(vector(8)))), 0)
+    assert not machine.handle(BaselineMessageArrived(ANNA, Reply(3, pack_dense(vector(8)))), 0)
     assert machine.handle(JobFailed("EvaluateModel", "no"), 0)

@@ -15,9 +15,9 @@ from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
 from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
 from ofl_research.baselines.fedavg import FedAvg
 from ofl_research.baselines.letters import (
+    BaselineMessage,
+    BaselineMessageArrived,
     Hello,
-    Letter,
-    LetterArrived,
     LetterWire,
     Offer,
     Reply,
@@ -38,7 +38,7 @@ def vector(*values: float) -> Vector:
     return np.array(values, np.float32)
 
 
-def letters(commands: list[Command]) -> list[tuple[str, Letter]]:
+def letters(commands: list[Command]) -> list[tuple[str, BaselineMessage]]:
     """Receivers and letters of what is published."""
     published = [c for c in commands if isinstance(c, Publish)]
     return [(str(c.topic.receiver), read_letter(bytes(c.message))) for c in published]  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def test_a_letter_travels_on_the_topics_of_production() -> None:
     assert wire.outgoing(up)[0] == "ofl/v1/demo/cluster/coordinator/update/anna"
     topic, payload = wire.outgoing(down)
     assert topic == "ofl/v1/demo/device/anna/blocks/coordinator"
-    assert wire.incoming(topic, payload) == LetterArrived(COORDINATOR, Offer(1, (b"y",)))
+    assert wire.incoming(topic, payload) == BaselineMessageArrived(COORDINATOR, Offer(1, (b"y",)))
     with pytest.raises(TypeError, match="encoded"):
         wire.outgoing(Publish(up.topic, Hello(1)))  # type: ignore[arg-type]
 
@@ -140,7 +140,7 @@ def test_a_device_listens_says_hello_trains_what_it_is_offered_and_answers() -> 
     subscribed = machine.handle(Started(), 0)
     assert all(isinstance(c, Subscribe) and c.receiver == ANNA for c in subscribed)
     assert letters(machine.handle(LinkUp(), 0)) == [(COORDINATOR, Hello(30, 0.1))]
-    (job,) = jobs(machine.handle(LetterArrived(COORDINATOR, Offer(7, (pack_dense(vector(1, 2)),))), 1))
+    (job,) = jobs(machine.handle(BaselineMessageArrived(COORDINATOR, Offer(7, (pack_dense(vector(1, 2)),))), 1))
     assert isinstance(job, TrainLocally)
     assert job.steps == 5
     np.testing.assert_array_equal(job.params, vector(1, 2))
@@ -152,7 +152,7 @@ def test_a_device_listens_says_hello_trains_what_it_is_offered_and_answers() -> 
 def test_of_several_models_a_device_trains_the_one_with_the_least_loss() -> None:
     machine = device()
     models = tuple(pack_dense(vector(value)) for value in (1, 2, 3))
-    asked = jobs(machine.handle(LetterArrived(COORDINATOR, Offer(1, models)), 0))
+    asked = jobs(machine.handle(BaselineMessageArrived(COORDINATOR, Offer(1, models)), 0))
     assert all(isinstance(job, EvaluateModel) for job in asked)
     assert len(asked) == 3
     for number, loss in enumerate((0.9, 0.2, 0.5)):
@@ -176,14 +176,14 @@ def server(rounds: int = 2, eval_every: int = 1) -> RoundServer:
 
 
 def all_reply(machine: RoundServer, round_no: int) -> list[Command]:
-    machine.handle(LetterArrived(ANNA, Reply(round_no, pack_dense(vector(1, 0)))), 0)
-    return machine.handle(LetterArrived(BERT, Reply(round_no, pack_dense(vector(0, 2)))), 0)
+    machine.handle(BaselineMessageArrived(ANNA, Reply(round_no, pack_dense(vector(1, 0)))), 0)
+    return machine.handle(BaselineMessageArrived(BERT, Reply(round_no, pack_dense(vector(0, 2)))), 0)
 
 
 def greeted(machine: RoundServer) -> list[Command]:
     assert machine.handle(Started(), 0)
-    assert not machine.handle(LetterArrived(ANNA, Hello(30)), 0)
-    return machine.handle(LetterArrived(BERT, Hello(10)), 0)
+    assert not machine.handle(BaselineMessageArrived(ANNA, Hello(30)), 0)
+    return machine.handle(BaselineMessageArrived(BERT, Hello(10)), 0)
 
 
 def test_the_server_opens_the_first_round_when_all_devices_are_there() -> None:
@@ -229,5 +229,5 @@ def test_models_between_evaluations_are_not_judged() -> None:
 
 def test_shares_are_refused_where_nothing_is_secret() -> None:
     with pytest.raises(RefusedError, match="secret"):
-        server().handle(LetterArrived(ANNA, Shares(1, {})), 0)
+        server().handle(BaselineMessageArrived(ANNA, Shares(1, {})), 0)
     assert told(server().handle(JobFailed("EvaluateModel", "no"), 0), "job failed")

@@ -16,10 +16,10 @@ from ofl_research.baselines.device import Worker
 from ofl_research.baselines.fedphe import CIPHERTEXT_BYTES, PACK_VALUES, FedPhe, FedPheOptions, PackPacking
 from ofl_research.baselines.fldp import Fldp, FldpDevice, FldpFleet, FldpOptions, FldpServer, quantised
 from ofl_research.baselines.letters import (
+    BaselineMessage,
+    BaselineMessageArrived,
     Hello,
     Lead,
-    Letter,
-    LetterArrived,
     Offer,
     Reply,
     Shares,
@@ -38,7 +38,7 @@ def vector(*values: float) -> Vector:
     return np.array(values, np.float32)
 
 
-def letters(commands: list[Command]) -> list[tuple[str, Letter]]:
+def letters(commands: list[Command]) -> list[tuple[str, BaselineMessage]]:
     published = [c for c in commands if isinstance(c, Publish)]
     return [(str(c.topic.receiver), read_letter(bytes(c.message))) for c in published]  # type: ignore[arg-type]
 
@@ -102,17 +102,17 @@ def fldp_round(group: FldpFleet, updates: dict[str, Vector]) -> tuple[Fldp, list
         d: FldpDevice(Worker(DeviceId(d), 1, 1), group, np.random.default_rng(i)) for i, d in enumerate(DEVICES)
     }
     post_office = [(str(COORDINATOR), DeviceId(device), Hello(1)) for device in DEVICES]
-    queue: list[tuple[str, DeviceId, Letter]] = list(post_office)
+    queue: list[tuple[str, DeviceId, BaselineMessage]] = list(post_office)
     last: list[Command] = []
     while queue:
         receiver, sender, letter = queue.pop(0)
         if receiver == COORDINATOR:
-            commands = server.handle(LetterArrived(sender, letter), 0)
+            commands = server.handle(BaselineMessageArrived(sender, letter), 0)
             last = commands or last
             queue += [(to, COORDINATOR, each) for to, each in letters(commands)]
             continue
         machine = machines[receiver]
-        commands = machine.handle(LetterArrived(sender, letter), 0)
+        commands = machine.handle(BaselineMessageArrived(sender, letter), 0)
         if isinstance(letter, Offer):
             start = unpack_dense(letter.models[0])
             commands = machine.handle(Trained(start, start + updates[receiver], 0, 1, 0), 0)
@@ -145,7 +145,7 @@ def test_a_fleet_whose_sum_would_overflow_is_refused() -> None:
 
 def test_shares_of_another_round_are_dropped() -> None:
     server = FldpServer(Fldp(vector(0), fleet()), fleet(), Schedule(devices=3, rounds=1))
-    assert not server.handle(LetterArrived(DeviceId("anna"), Shares(9, {})), 0)
+    assert not server.handle(BaselineMessageArrived(DeviceId("anna"), Shares(9, {})), 0)
 
 
 # --- AHFL

@@ -30,7 +30,7 @@ from ofl_iot.roles.commands import (
     ProtectContribution,
     TrainLocally,
 )
-from ofl_iot.roles.coordinator.claim import Fence
+from ofl_iot.roles.coordinator.claim import CoordinatorClaim
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile, DeviceRules
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
@@ -44,7 +44,7 @@ from ofl_iot.roles.events import (
     SealingKeyMade,
     Trained,
 )
-from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
 from ofl_iot.roles.settings import (
     DownloadRules,
@@ -200,7 +200,7 @@ class TallyWorld:
                 planning=FleetSettings(clustering=ClusteringSettings(clusters=self.fleet.clusters or None)),
                 training=msgspec.structs.replace(self.training, steps=1),
             ),
-            Fence(incarnation, take_over=take_over),
+            CoordinatorClaim(incarnation, take_over=take_over),
         )
 
     def _add_device(self, slot: int, name: DeviceId) -> None:
@@ -214,7 +214,7 @@ class TallyWorld:
                     privacy=PrivacyRules(mode="off"),
                 ),
             )
-            keeper = KeeperMachine(name, 2.0, self.protection.server)
+            keeper = KeyHolder(name, 2.0, self.protection.server)
             leader = LeaderMachine(
                 LeaderProfile(
                     name,

@@ -169,7 +169,7 @@ def note_lags(
         if isinstance(event, Arrived) and isinstance(event.message, Blocks):
             cluster = fleet.agents[leader].leader.cluster
             assert cluster is not None
-            lag = cluster.mileage - agent.device.model.seen
+            lag = cluster.cumulative_change - agent.device.model.seen
             lags.append(([block.index for block in event.message.blocks], lag))
         return decide(event, now)
 

@@ -15,7 +15,7 @@ from ofl_iot.opportunity.merge import (
     MergeSettings,
     merge_update,
     merge_weight,
-    new_mileage,
+    new_cumulative_change,
     replace_model,
     stalest_blocks,
 )
@@ -94,38 +94,38 @@ def test_a_merge_adds_the_weighted_update_and_counts_the_way(size, block_size, w
     model = rng.standard_normal(size).astype(np.float32)
     dense = np.where(rng.random(size) < 0.3, rng.standard_normal(size), 0).astype(np.float32)
     indices = np.flatnonzero(dense)
-    mileage, before = new_mileage(size, block_size), model.copy()
-    merge_update(model, mileage, indices, dense[indices], weight, block_size=block_size)
+    cumulative_change, before = new_cumulative_change(size, block_size), model.copy()
+    merge_update(model, cumulative_change, indices, dense[indices], weight, block_size=block_size)
     np.testing.assert_allclose(model, before + np.float32(weight) * dense, rtol=1e-6)
     blocks = np.arange(size) // block_size
-    np.testing.assert_allclose(mileage, np.bincount(blocks, np.abs(weight * dense)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(cumulative_change, np.bincount(blocks, np.abs(weight * dense)), rtol=1e-5, atol=1e-6)
 
 
 def test_an_update_that_does_not_fit_leaves_the_model_alone():
-    model, mileage = np.zeros(4, np.float32), new_mileage(4)
+    model, cumulative_change = np.zeros(4, np.float32), new_cumulative_change(4)
     for indices, values in (([4], [1]), ([-1], [1]), ([0, 1], [1]), ([0], [np.nan]), ([0], [np.inf])):
         with pytest.raises(RefusedError):
-            merge_update(model, mileage, np.array(indices), np.array(values, np.float32), 1.0)
-    merge_update(model, mileage, np.array([], int), np.array([], np.float32), 1.0)
+            merge_update(model, cumulative_change, np.array(indices), np.array(values, np.float32), 1.0)
+    merge_update(model, cumulative_change, np.array([], int), np.array([], np.float32), 1.0)
     assert not model.any()
-    assert not mileage.any()
+    assert not cumulative_change.any()
 
 
 def test_a_new_global_model_counts_as_way_too():
-    model, mileage = np.zeros(10, np.float32), new_mileage(10, 4)
-    replace_model(model, mileage, np.arange(10, dtype=np.float32), block_size=4)
-    assert mileage.tolist() == [6, 22, 17]
+    model, cumulative_change = np.zeros(10, np.float32), new_cumulative_change(10, 4)
+    replace_model(model, cumulative_change, np.arange(10, dtype=np.float32), block_size=4)
+    assert cumulative_change.tolist() == [6, 22, 17]
     assert model.tolist() == list(range(10))
     with pytest.raises(RefusedError):
-        replace_model(model, mileage, np.zeros(9, np.float32))
+        replace_model(model, cumulative_change, np.zeros(9, np.float32))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30), st.integers(-1, 31))
 def test_the_stalest_blocks_lag_most_and_none_without_lag_is_sent(pairs, count):
     seen = np.array([min(pair) for pair in pairs], float)
-    mileage = np.array([max(pair) for pair in pairs], float)
-    chosen = stalest_blocks(mileage, seen, count).tolist()
-    lag = mileage - seen
+    cumulative_change = np.array([max(pair) for pair in pairs], float)
+    chosen = stalest_blocks(cumulative_change, seen, count).tolist()
+    lag = cumulative_change - seen
     expected = sorted((b for b in range(len(pairs)) if lag[b] > 0), key=lambda b: (-lag[b], b))
     assert chosen == expected[: max(0, count)]
 

@@ -44,7 +44,7 @@ from ofl_iot.roles.commands import (
     WeighRound,
 )
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
-from ofl_iot.roles.decryption.remote import EntrustedDecryption
+from ofl_iot.roles.decryption.remote import RemoteDecryption
 from ofl_iot.roles.decryption.requester import DEADLINE, Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.events import (
     Arrived,
@@ -58,8 +58,8 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
-from ofl_iot.roles.keys.ceremony import KeyMaker
-from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.keys.ceremony import KeyCeremony
+from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
 
@@ -97,7 +97,7 @@ class Office:
     """The coordinator as far as keys and decryption go."""
 
     def __init__(self, rules: ProtectionRules) -> None:
-        self.maker = KeyMaker(rules)
+        self.maker = KeyCeremony(rules)
         self.decryption: RoundDecryption | None = None
         self.result: RoundAggregated | None = None
         self.failures: list[JobFailed] = []
@@ -151,7 +151,7 @@ class Circle:
     fate: Fate = lambda _from, _to, _message: 1
     shuffled: bool = False
     now: float = 0.0
-    keepers: dict[str, KeeperMachine] = field(default_factory=dict)
+    keepers: dict[str, KeyHolder] = field(default_factory=dict)
     told: list[tuple[str, Tell]] = field(default_factory=list)
     done: list[tuple[str, Job]] = field(default_factory=list)
     """Jobs that were run, by party."""
@@ -180,7 +180,7 @@ class Circle:
         elif name == DECRYPTOR:
             self.decryptor = DecryptorMachine(self.rules)
         else:
-            self.keepers[name] = KeeperMachine(DeviceId(name), self.rules.resend_s, self.rules.server)
+            self.keepers[name] = KeyHolder(DeviceId(name), self.rules.resend_s, self.rules.server)
         self.give(name, Started(self.stores[name].load()))
         self.give(name, LinkUp())
 
@@ -268,7 +268,7 @@ class Circle:
         """The rounds' part: scores, weights, model."""
         self.office.result = None
         self.office.failures = []
-        form = Decryption if self.rules.server == COORDINATOR else EntrustedDecryption
+        form = Decryption if self.rules.server == COORDINATOR else RemoteDecryption
         self.office.decryption = form(self.sealed(contributions, round_no, attempt=attempt), self.rules)
         self.carry_out(COORDINATOR, list(self.office.decryption.begin()))
         self.wait(wait_s, lambda: self.office.result is not None)

@@ -34,7 +34,7 @@ from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRul
 from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile, DeviceRules
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.events import Arrived, ReleasePrepared
-from ofl_iot.roles.keys.holder import KeeperMachine
+from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
 from ofl_iot.roles.settings import (
     DownloadRules,
@@ -102,7 +102,7 @@ def leader_machine(
 
 
 def agent_machine(name: DeviceId = A) -> AgentMachine:
-    return AgentMachine(device_machine(name), leader_machine(name), KeeperMachine(name, resend_s=5.0))
+    return AgentMachine(device_machine(name), leader_machine(name), KeyHolder(name, resend_s=5.0))
 
 
 def coordinator_machine(*, model: bytes = MODEL, size: int = SIZE, **rounds: object) -> CoordinatorMachine:

@@ -94,20 +94,20 @@ class ClusterLaws(RuleBasedStateMachine):
 
     def adopt(self, model: np.ndarray, *, included: bool) -> list[str]:
         self.round_no += 1
-        before = self.cluster.mileage.copy()
+        before = self.cluster.cumulative_change.copy()
         served = self.cluster.adopt(model, self.round_no, included=included)
-        assert np.all(self.cluster.mileage >= before)
+        assert np.all(self.cluster.cumulative_change >= before)
         self.base, self.frozen = model, set()
         self.store()
         return served
 
     @rule()
     def crash(self) -> None:
-        mileage = self.cluster.mileage
+        cumulative_change = self.cluster.cumulative_change
         self.cluster = ClusterModel.restored(LAYOUT, self.stored, self.limit)
         for device, chunk, step in self.journal:
             self.cluster.merge(device, chunk, step)
-        np.testing.assert_allclose(self.cluster.mileage, mileage)
+        np.testing.assert_allclose(self.cluster.cumulative_change, cumulative_change)
 
     @rule()
     def store(self) -> None:
@@ -248,4 +248,4 @@ def test_the_contribution_to_a_later_round_holds_the_one_that_was_passed_over() 
 def test_a_block_of_a_merged_chunk_travels_as_far_as_its_values() -> None:
     cluster = cluster_at()
     cluster.merge(A, chunk_of(1, {0: 1.0, 1: -2.0, 9: 4.0}), 0.5)
-    np.testing.assert_allclose(cluster.mileage, [1.5, 0.0, 2.0])
+    np.testing.assert_allclose(cluster.cumulative_change, [1.5, 0.0, 2.0])

@@ -28,7 +28,7 @@ from ofl_iot.roles.commands import (
     WeighRound,
 )
 from ofl_iot.roles.decryption.decryptor import TABLE
-from ofl_iot.roles.decryption.remote import SILENT, EntrustedDecryption, answers_of, confirm
+from ofl_iot.roles.decryption.remote import SILENT, RemoteDecryption, answers_of, confirm
 from ofl_iot.roles.events import (
     Arrived,
     DecryptionAnswered,
@@ -509,7 +509,7 @@ def test_a_decryptor_killed_while_somebody_is_doubted_goes_on_doubting() -> None
 def test_the_coordinator_takes_numbers_from_the_decryptor_alone_and_for_this_ask() -> None:
     circle = circle_of()
     sealed = circle.sealed(circle.contributions(updates_of((A, B))))
-    entrusted = circle.office.decryption = EntrustedDecryption(sealed, ENTRUSTED)
+    entrusted = circle.office.decryption = RemoteDecryption(sealed, ENTRUSTED)
     circle.carry_out(COORDINATOR, list(entrusted.requested(DecryptionRequested(1, "scores", b"x", (A, B)), 0.0)))
     (part,) = split_body(encode_body(ServerDecAnswer(b"\0" * 8)), 1, 1, "scores.0.0")
     report = dropped(circle.give(COORDINATOR, Arrived(Topic(Kind.SERVERDEC, A, COORDINATOR), part)))

@@ -146,7 +146,7 @@ def test_a_broadcast_that_was_swapped_on_the_way_does_not_become_part_of_the_key
     (begin,) = [job for name, job in circle.done if isinstance(job, BeginKeys) and name == B]
     another = run_job(circle.tools[B], begin)
     assert isinstance(another, KeysBegun)
-    swapped = run_job(circle.tools[A], replace(finish, ones={**finish.ones, B: another.one}))
+    swapped = run_job(circle.tools[A], replace(finish, round1_shares={**finish.round1_shares, B: another.one}))
     assert isinstance(swapped, JobFailed)
     assert swapped.culprits == (B,)
     assert not isinstance(run_job(circle.tools[A], finish), JobFailed)

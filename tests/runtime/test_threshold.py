@@ -236,9 +236,9 @@ def test_whoever_broke_a_key_generation_is_named() -> None:
     (finish,) = [job for name, job in circle.done if isinstance(job, FinishKeys) and name == A]
     tools = circle.tools
     for broken in (
-        run_job(tools[COORDINATOR], replace(make, twos={**make.twos, B: make.twos[B][:-1]})),
-        run_job(tools[COORDINATOR], replace(make, ones={**make.ones, B: make.ones[C]})),
-        run_job(tools[A], replace(finish, ones={**finish.ones, B: b"\xc1"})),
+        run_job(tools[COORDINATOR], replace(make, round2_shares={**make.round2_shares, B: make.round2_shares[B][:-1]})),
+        run_job(tools[COORDINATOR], replace(make, round1_shares={**make.round1_shares, B: make.ones[C]})),
+        run_job(tools[A], replace(finish, round1_shares={**finish.round1_shares, B: b"\xc1"})),
         run_job(tools[A], replace(finish, deals={**finish.deals, B: finish.deals[C]})),
     ):
         assert isinstance(broken, JobFailed)

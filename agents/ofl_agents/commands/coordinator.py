@@ -30,7 +30,9 @@ def run(options: argparse.Namespace) -> int:
     """Serve until the last round is closed (`round.count`) or until told to stop."""
     settings = program.settings_of(options)
     _, judge = digits_federation(1, settings.simulation.seed, model=settings.federation.model)
-    plan = Parties(settings).coordinator(judge, take_over=bool(options.take_over), anew=options.take_over == "anew")
+    plan = Parties(settings).coordinator(
+        judge, take_over=bool(options.take_over), discard_model=options.take_over == "anew"
+    )
     last: list[CoordinatorMachine] = []
 
     def finished(machine: Machine) -> bool:

@@ -22,10 +22,10 @@ from ofl_agents.enrolment.messages import (
     AuthorityIs,
     Issued,
     Join,
-    Question,
     Refused,
     Renew,
     Revoked,
+    ShareRequest,
     frame,
     length_of,
     read_answer,
@@ -195,7 +195,7 @@ def trusting(authority: Path) -> ssl.SSLContext:
     return context
 
 
-def ask(server: Address, question: Question, context: ssl.SSLContext) -> Answer:
+def ask(server: Address, question: ShareRequest, context: ssl.SSLContext) -> Answer:
     """One question, one answer; RefusedError with the service's reason, TransportError if it cannot be reached."""
     try:
         with (

@@ -66,12 +66,12 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     reason: Annotated[str, msgspec.Meta(max_length=500)]
 
 
-Question: TypeAlias = AskAuthority | Join | Renew | AskRevoked
+ShareRequest: TypeAlias = AskAuthority | Join | Renew | AskRevoked
 Answer: TypeAlias = AuthorityIs | Issued | Revoked | Refused
 T = TypeVar("T")
 
 
-def frame(message: Question | Answer) -> bytes:
+def frame(message: ShareRequest | Answer) -> bytes:
     """The message with its length in front."""
     body = msgspec.msgpack.encode([VERSION, message])
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
@@ -85,9 +85,9 @@ def length_of(head: bytes) -> int:
     return length
 
 
-def read_question(body: bytes) -> Question:
+def read_question(body: bytes) -> ShareRequest:
     """Decode what a device asks."""
-    return _decoded(body, tuple[int, Question])
+    return _decoded(body, tuple[int, ShareRequest])
 
 
 def read_answer(body: bytes) -> Answer:

@@ -24,9 +24,9 @@ from ofl_agents.enrolment.messages import (
     AuthorityIs,
     Issued,
     Join,
-    Question,
     Refused,
     Revoked,
+    ShareRequest,
     frame,
     length_of,
     read_question,
@@ -127,7 +127,7 @@ class EnrolmentService:
         writer.write(frame(answer))
         await writer.drain()
 
-    def _answer(self, question: Question, certificate: bytes | None) -> Answer:
+    def _answer(self, question: ShareRequest, certificate: bytes | None) -> Answer:
         authority, now = self._authority, self._clock()
         if isinstance(question, AskAuthority):
             return AuthorityIs(authority.certificate.public_bytes(Encoding.PEM))

@@ -31,13 +31,13 @@ class Verdict(enum.Enum):
     """Another one with the greater claim, which the operator has ended."""
 
 
-class Fence:
+class CoordinatorClaim:
     """Knows who this coordinator is."""
 
-    def __init__(self, newborn: bytes, *, take_over: bool, anew: bool = False) -> None:
-        self.incarnation = newborn
+    def __init__(self, new_incarnation: bytes, *, take_over: bool, discard_model: bool = False) -> None:
+        self.incarnation = new_incarnation
         self._take_over = take_over
-        self.anew = anew
+        self.discard_model = discard_model
         """Whether the other's model is to be given up."""
 
     @property

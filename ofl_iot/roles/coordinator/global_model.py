@@ -14,7 +14,7 @@ from ofl_iot.protocol.messages import Books, Inclusion, Manifest
 from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish
-from ofl_iot.roles.coordinator.takeover import Legacy
+from ofl_iot.roles.coordinator.takeover import TakeoverState
 from ofl_iot.roles.events import Vector
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
@@ -82,7 +82,7 @@ class GlobalModel:
         kept = tuple(each for leader, each in sorted(latest.items()) if in_office(leader))
         self._manifest = self._describe(round_no, kept, final=final)
 
-    def inherit(self, legacy: Legacy) -> tuple[StoreOp, ...]:
+    def inherit(self, legacy: TakeoverState) -> tuple[StoreOp, ...]:
         """Go on from the model of a coordinator before this one; its leaders get new terms, so none is included."""
         self.values = legacy.values
         self._manifest = self._describe(legacy.manifest.round_no, (), final=legacy.manifest.final)

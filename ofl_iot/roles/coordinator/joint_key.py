@@ -9,18 +9,18 @@ from ofl_iot.roles.commands import Command, tell
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.events import KeysMade
-from ofl_iot.roles.keys.ceremony import KeyMaker
+from ofl_iot.roles.keys.ceremony import KeyCeremony
 from ofl_iot.roles.settings import ProtectionRules
 
 
-class RoundKey:
+class JointKey:
     """The key of the leaders in office, or of those to come."""
 
     def __init__(self, model: GlobalModel, roster: Roster, rules: ProtectionRules) -> None:
         self._model = model
         self._roster = roster
         self._rules = rules
-        self.maker = KeyMaker(rules)
+        self.maker = KeyCeremony(rules)
         self.failing: set[DeviceId] = set()
         """Devices that did not do their part since a key was last made."""
 

@@ -27,13 +27,13 @@ from ofl_iot.roles.commands import (
     Unsubscribe,
     tell,
 )
-from ofl_iot.roles.coordinator.claim import Fence, Verdict
+from ofl_iot.roles.coordinator.claim import CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.clusters import GRACE, Clusters
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.progress import RoundCounter
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.coordinator.rounds import OPEN, Rounds
-from ofl_iot.roles.coordinator.takeover import Inheritance
+from ofl_iot.roles.coordinator.takeover import TakeoverReader
 from ofl_iot.roles.decryption.remote import answers_of
 from ofl_iot.roles.events import (
     Arrived,
@@ -81,16 +81,16 @@ class CoordinatorRules:
 class CoordinatorMachine:
     """The coordinator's decisions."""
 
-    def __init__(self, profile: ModelProfile, rules: CoordinatorRules, fence: Fence | None = None) -> None:
+    def __init__(self, profile: ModelProfile, rules: CoordinatorRules, fence: CoordinatorClaim | None = None) -> None:
         self._rounds_rules = rules.rounds
         self._fleet = rules.fleet
         self._server = rules.protection.server
-        self._fence = fence or Fence(b"", take_over=False)
+        self._claim = fence or CoordinatorClaim(b"", take_over=False)
         self.roster = Roster(rules.planning, rules.training)
         self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term, self._books)
         self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
         self._clusters = Clusters(self.roster, self._rounds, rules.rounds, rules.fleet)
-        self._inheritance: Inheritance | None = None
+        self._inheritance: TakeoverReader | None = None
         """What another coordinator left, while it is read."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -155,8 +155,8 @@ class CoordinatorMachine:
     def _start(self, stored: Stored, now: float) -> Iterator[Command]:
         self.roster.restore(stored, now)
         self._rounds.restore(stored)
-        ops = self._fence.restore(stored)
-        self.roster.incarnation = self._model.incarnation = self._fence.incarnation
+        ops = self._claim.restore(stored)
+        self.roster.incarnation = self._model.incarnation = self._claim.incarnation
         if not self._model.restore(stored):
             ops.extend(self._model.stored())
         if ops:
@@ -165,8 +165,8 @@ class CoordinatorMachine:
             yield Subscribe(kind)
         yield answers_of(self._server)
         yield Subscribe(Kind.KEYS, receiver=COORDINATOR)
-        if self._fence.taking_over and not self._fence.anew:
-            self._inheritance = Inheritance(self._model.digest, len(self.model))
+        if self._claim.taking_over and not self._claim.discard_model:
+            self._inheritance = TakeoverReader(self._model.digest, len(self.model))
             for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
                 yield Subscribe(kind)
         elif self.roster.plan and not self.finished:
@@ -186,18 +186,18 @@ class CoordinatorMachine:
         if self.roster.plan:
             yield from self._model.publish()
             yield from self._clusters.announce(self.roster.devices)
-        yield from self._rounds.say_again(now)
+        yield from self._rounds.republish(now)
 
     def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
         """A manifest is out, ours or of another coordinator."""
         begun = self.roster.plan is not None and self._inheritance is None
-        verdict = self._fence.judge(manifest, self._model.manifest, begun=begun)
+        verdict = self._claim.judge(manifest, self._model.manifest, begun=begun)
         if verdict is Verdict.BELOW:
             yield tell("another coordinator", "warning", term=manifest.term, round_no=manifest.round_no)
             yield from self._republish(now)
         elif verdict is Verdict.TAKE_OVER:
             yield tell("taking over", "warning", term=manifest.term, round_no=manifest.round_no)
-            self.roster.heed_term(manifest.term + 1)
+            self.roster.observe_term(manifest.term + 1)
             if self._inheritance:
                 if self._inheritance.take_manifest(manifest):
                     yield CancelTimer(_GATHER)
@@ -316,7 +316,7 @@ class CoordinatorMachine:
         ops = self.roster.heard(device, status, now)
         if ops:
             yield Persist(tuple(ops))
-        if self.roster.heed_term(status.term) and self.roster.plan:
+        if self.roster.observe_term(status.term) and self.roster.plan:
             self._rounds.books.recluster_soon()
         if self._inheritance:
             return

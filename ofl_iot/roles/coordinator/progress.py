@@ -26,7 +26,7 @@ class RoundCounter(msgspec.Struct, frozen=True, array_like=True):
     since_reclustering: int = 0
 
 
-class RoundBooks:
+class RoundProgress:
     """What outlives a round; `stored` makes a change durable."""
 
     def __init__(self, rules: RoundRules) -> None:

@@ -192,7 +192,7 @@ class Roster:
                 ops.append(Put(KNOWN, device, msgspec.msgpack.encode(knowledge)))
         return ops
 
-    def heed_term(self, term: int) -> bool:
+    def observe_term(self, term: int) -> bool:
         """A device may have seen higher terms than these books know (they were lost): whether it has."""
         ahead = term > self._seats.term
         if ahead:

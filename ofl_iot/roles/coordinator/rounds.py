@@ -29,12 +29,12 @@ from ofl_iot.roles.commands import (
     tell,
 )
 from ofl_iot.roles.coordinator.global_model import GlobalModel
-from ofl_iot.roles.coordinator.joint_key import RoundKey
+from ofl_iot.roles.coordinator.joint_key import JointKey
 from ofl_iot.roles.coordinator.open_round import OpenRound
-from ofl_iot.roles.coordinator.progress import RoundBooks
+from ofl_iot.roles.coordinator.progress import RoundProgress
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.decryption import requester as decryption
-from ofl_iot.roles.decryption.remote import EntrustedDecryption, confirm
+from ofl_iot.roles.decryption.remote import RemoteDecryption, confirm
 from ofl_iot.roles.decryption.requester import Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, RoundAggregated
 from ofl_iot.roles.keys import ceremony as key_maker
@@ -56,8 +56,8 @@ class Rounds:
         self._roster = roster
         self._rules = rules
         self._protection = protection
-        self.key = RoundKey(model, roster, protection)
-        self.books = RoundBooks(rules)
+        self.key = JointKey(model, roster, protection)
+        self.books = RoundProgress(rules)
         self.doubled_chunks = 0
         self.ended = False
         """Set when a round ended; the coordinator then does what is done between rounds."""
@@ -90,7 +90,7 @@ class Rounds:
         self.books.inherit(round_no, completed)
         return self.books.stored()
 
-    def say_again(self, now: float) -> Iterator[Command]:
+    def republish(self, now: float) -> Iterator[Command]:
         """The link is back: the open round and everything unconfirmed is said again."""
         yield from self._remind(now)
         self.key.maker.link_lost()
@@ -307,7 +307,7 @@ class Rounds:
             misses=dict(self._misses),
             attempt=current.opened.attempt,
         )
-        self._decryption = (EntrustedDecryption if entrusted else Decryption)(sealed, self._protection)
+        self._decryption = (RemoteDecryption if entrusted else Decryption)(sealed, self._protection)
         if len(speaking) < 2:
             yield from self._rest("a single cluster has merged anything: its update would be seen")
         elif self._decryption.given_up:

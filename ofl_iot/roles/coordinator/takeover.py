@@ -24,7 +24,7 @@ _WAYS_OUT = (
 
 
 @dataclass(frozen=True)
-class Legacy:
+class TakeoverState:
     """A model and its books, which belong together."""
 
     manifest: Manifest
@@ -33,7 +33,7 @@ class Legacy:
 
 
 @dataclass
-class Inheritance:
+class TakeoverReader:
     """Collects a legacy for a model of `size` parameters that is known by its `digest`."""
 
     digest: bytes
@@ -71,7 +71,7 @@ class Inheritance:
             self._bodies[part.digest] = body
         return True
 
-    def complete(self) -> Legacy | None:
+    def complete(self) -> TakeoverState | None:
         """The legacy when all of it has come: once for each version of it."""
         manifest = self.manifest
         if manifest is None or not self.waiting:
@@ -82,7 +82,7 @@ class Inheritance:
         if len(values) != self.size or not np.isfinite(values).all():
             raise ConfigError(f"the model of round {manifest.round_no} at the broker is damaged. {_WAYS_OUT}")
         self._given = manifest
-        return Legacy(manifest, values, decode_body(Books, self._bodies[manifest.books]))
+        return TakeoverState(manifest, values, decode_body(Books, self._bodies[manifest.books]))
 
     def check_empty(self) -> None:
         """Raise ConfigError if there is something that did not become complete: it must not be overwritten unasked."""

@@ -34,7 +34,7 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.decryption.remote import label_of_ask
 from ofl_iot.roles.decryption.requester import TOO_FEW
-from ofl_iot.roles.decryption.share_collector import ActiveSet, Desk, Question, SharesAsked
+from ofl_iot.roles.decryption.share_collector import ActiveSet, Requester, ShareCollector, ShareRequest
 from ofl_iot.roles.events import (
     Arrived,
     Event,
@@ -52,7 +52,7 @@ from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
 TABLE = "decryptor"
 _ASK, _FRESH, _ANSWER = "ask", "fresh", "answer"
-DESK = Desk(DECRYPTOR, Kind.SERVERDEC, "decryptor.resend", "decryptor.deadline")
+DESK = Requester(DECRYPTOR, Kind.SERVERDEC, "decryptor.resend", "decryptor.deadline")
 _ANSWER_RESEND, _ALIVE = "decryptor.answer.resend", "decryptor.alive"
 _SIGNS_A_DEADLINE = 3
 """Signs of life within `decryption_deadline_s`; the coordinator looks twice in that time."""
@@ -85,7 +85,7 @@ class DecryptorMachine:
         self._set = ActiveSet((), 0)
         self._asking = 0
         self._fresh: FreshCiphertext | None = None
-        self._asked: SharesAsked | None = None
+        self._asked: ShareCollector | None = None
         self._answer: bytes | None = None
         self._incoming: BodyExchange | None = None
         """The coordinator's asks."""
@@ -200,7 +200,7 @@ class DecryptorMachine:
             yield from self._part_of_ask(message, now)
 
     def _share(
-        self, asked: SharesAsked, sender: DeviceId, message: Part | PartReceipt, now: float
+        self, asked: ShareCollector, sender: DeviceId, message: Part | PartReceipt, now: float
     ) -> Iterator[Command]:
         yield from asked.receive(sender, message, now)
         if asked.complete and self._ask and self._fresh:
@@ -298,8 +298,8 @@ class DecryptorMachine:
         self._fresh, self._asking = fresh, fresh.asking
         yield Persist((Put(TABLE, _FRESH, msgspec.msgpack.encode(fresh)),))
         label = f"{label_of_ask(ask)}.{fresh.asking}"
-        question = Question(ask.opened.term, ask.round_no, label, fresh.request, fresh.active)
-        self._asked = SharesAsked(DESK, question, self._rules)
+        question = ShareRequest(ask.opened.term, ask.round_no, label, fresh.request, fresh.active)
+        self._asked = ShareCollector(DESK, question, self._rules)
         yield from self._asked.begin(now)
 
     def _exclude(self, leaders: Iterable[str], now: float) -> Iterator[Command]:

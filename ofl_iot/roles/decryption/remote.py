@@ -43,7 +43,7 @@ def to_decryptor(message: Part | PartReceipt) -> Publish:
     return Publish(Topic(Kind.SERVERDEC, COORDINATOR, DECRYPTOR), message)
 
 
-class EntrustedDecryption:
+class RemoteDecryption:
     """The decryption of one round, in the decryptor's hands."""
 
     def __init__(self, sealed: SealedRound, rules: ProtectionRules) -> None:

@@ -26,14 +26,14 @@ from ofl_iot.roles.commands import (
     WeighRound,
     tell,
 )
-from ofl_iot.roles.decryption.share_collector import MOST_TRIES, ActiveSet, Desk, Question, SharesAsked
+from ofl_iot.roles.decryption.share_collector import MOST_TRIES, ActiveSet, Requester, ShareCollector, ShareRequest
 from ofl_iot.roles.events import DecryptionRequested, JobFailed
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.transfer import receipt_of
 
 RESEND, DEADLINE = "coordinator.decryption.resend", "coordinator.decryption.deadline"
 SCORES, MODEL = "scores", "model"
-DESK = Desk(COORDINATOR, Kind.DECRYPT, RESEND, DEADLINE)
+DESK = Requester(COORDINATOR, Kind.DECRYPT, RESEND, DEADLINE)
 TOO_FEW = "too few leaders are left to decrypt"
 WRONG = "the shares do not decrypt together, whoever is left out"
 
@@ -140,7 +140,7 @@ class Decryption:
         """The scores are decrypted and being judged."""
         self._turn = 0
         """Grows with every request: what answers an earlier one is void."""
-        self.asked: SharesAsked | None = None
+        self.asked: ShareCollector | None = None
 
     @property
     def failing(self) -> set[str]:
@@ -168,8 +168,8 @@ class Decryption:
             self._set.trust()
         self._turn += 1
         label = sealed.label(self._stage, self._turn)
-        question = Question(sealed.key.opened.term, sealed.round_no, label, event.request, self._set.active)
-        self.asked = SharesAsked(DESK, question, self._rules)
+        question = ShareRequest(sealed.key.opened.term, sealed.round_no, label, event.request, self._set.active)
+        self.asked = ShareCollector(DESK, question, self._rules)
         yield from self.asked.begin(now)
 
     def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:

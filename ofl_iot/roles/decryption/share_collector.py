@@ -18,7 +18,7 @@ MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
-class Desk:
+class Requester:
     """Who asks, on which topic, with which timers."""
 
     me: DeviceId
@@ -94,7 +94,7 @@ class ActiveSet:
 
 
 @dataclass(frozen=True)
-class Question:
+class ShareRequest:
     """A request to decrypt, and of whom."""
 
     term: int
@@ -105,10 +105,10 @@ class Question:
     active: tuple[str, ...]
 
 
-class SharesAsked:
+class ShareCollector:
     """The shares of one active set, as they come in."""
 
-    def __init__(self, desk: Desk, question: Question, rules: ProtectionRules) -> None:
+    def __init__(self, desk: Requester, question: ShareRequest, rules: ProtectionRules) -> None:
         self._desk = desk
         self._label = question.label
         self._active = question.active

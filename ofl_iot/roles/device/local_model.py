@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ofl_iot.errors import RefusedError
-from ofl_iot.opportunity.merge import Mileage
+from ofl_iot.opportunity.merge import CumulativeChange
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.messages import Block
 from ofl_iot.roles.block_layout import NEVER, BlockLayout
@@ -45,7 +45,7 @@ class LocalModel:
         """theta_0 of Eq. 5: the leader's model at the last sync."""
         self.synced_before: Vector = np.zeros(layout.size, np.float32)
         """theta_1 of Eq. 5: at the sync before."""
-        self.seen: Mileage = np.full(layout.count, NEVER)
+        self.seen: CumulativeChange = np.full(layout.count, NEVER)
         self.held = np.zeros(layout.count, bool)
         """Blocks that some leader has sent at least once."""
         self.round_no = 0
@@ -93,12 +93,12 @@ class LocalModel:
         self.base[place] = values
         self.synced_before[place] = self.synced[place]
         self.synced[place] = values
-        self.seen[block.index] = block.mileage
+        self.seen[block.index] = block.cumulative_change
         self.held[block.index] = True
         self.round_no = round_no
 
     def new_leader(self) -> None:
-        """Another leader counts its own mileage: nothing of its model has been seen."""
+        """Another leader counts its own cumulative change: nothing of its model has been seen."""
         self.seen = np.full(self.layout.count, NEVER)
 
     def snapshot(self, next_seq: int) -> bytes:

@@ -279,7 +279,7 @@ class DeviceMachine:
         self.assignment = msgspec.structs.replace(assignment, members=())
         ops: list[StoreOp] = [Put(STATE, "assignment", msgspec.msgpack.encode(self.assignment))]
         ops += self._forget(self.outbox.confirm((), assignment.settled, self._upload_rules.window))
-        if self.outbox.number_after(assignment.settled.highest):
+        if self.outbox.skip_to(assignment.settled.highest):
             ops.append(self._snapshot())
         yield Persist(tuple(ops))
         yield tell("assigned", term=assignment.term, leader=assignment.leader)
@@ -296,7 +296,7 @@ class DeviceMachine:
             raise LateError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
         self.acknowledged = self.acknowledged.union(receipt.stored)
         ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
-        if self.outbox.number_after(max(receipt.highest, receipt.settled.highest)):
+        if self.outbox.skip_to(max(receipt.highest, receipt.settled.highest)):
             ops.append(self._snapshot())
         if ops:
             yield Persist(tuple(ops))
@@ -391,7 +391,12 @@ class DeviceMachine:
 
     def _train(self) -> Iterator[Command]:
         """Train again unless there is a reason to wait; whatever ends that reason calls here again."""
-        waiting = self._busy or self._pulling or self._resting or self._upload.unheard >= self._training.max_unreleased
+        waiting = (
+            self._busy
+            or self._pulling
+            or self._resting
+            or self._upload.trainings_since_release >= self._training.max_unreleased
+        )
         stopped = self.guard.needs_ledger or self.guard.exhausted or self._resources.throttle.paused
         if waiting or stopped or self.assignment is None or not self.model.complete:
             return

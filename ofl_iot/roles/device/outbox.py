@@ -30,7 +30,7 @@ MAX_BACKOFF = 16
 
 
 @dataclass
-class Parcel:
+class OutboxEntry:
     """A released chunk that is not settled."""
 
     payload: bytes
@@ -48,7 +48,7 @@ class Outbox:
     """Released chunks by sequence number, and the queue of those to come."""
 
     def __init__(self, *, max_bytes: int, window: int, resend_s: float) -> None:
-        self._parcels: dict[int, Parcel] = {}
+        self._parcels: dict[int, OutboxEntry] = {}
         self._queue: deque[Piece] = deque()
         self._max_bytes = max_bytes
         self._window = window
@@ -59,7 +59,7 @@ class Outbox:
 
     def restore(self, rows: Mapping[Key, bytes], next_seq: int) -> None:
         """Take up what an earlier process left; everything is sent again."""
-        self._parcels = {int(seq): Parcel(payload) for seq, payload in rows.items()}
+        self._parcels = {int(seq): OutboxEntry(payload) for seq, payload in rows.items()}
         self._bytes = sum(len(payload) for payload in rows.values())
         self.next_seq = max([next_seq, *(seq + 1 for seq in self._parcels)])
 
@@ -71,7 +71,7 @@ class Outbox:
                 assert isinstance(chunk, Chunk)  # noqa: S101  # what the outbox stored is a chunk
                 yield chunk
 
-    def number_after(self, highest: int) -> bool:
+    def skip_to(self, highest: int) -> bool:
         """Never use a number that others hold already; whether this changed anything."""
         behind = self.next_seq <= highest
         self.next_seq = max(self.next_seq, highest + 1)
@@ -92,7 +92,7 @@ class Outbox:
         return self._bytes >= self._max_bytes
 
     @property
-    def unsettled(self) -> Mapping[int, Parcel]:
+    def unsettled(self) -> Mapping[int, OutboxEntry]:
         """Released chunks that no global model holds yet."""
         return self._parcels
 
@@ -109,7 +109,7 @@ class Outbox:
         """Number the next queued chunk and keep it; the store operation must be durable before it is sent."""
         chunk = msgspec.structs.replace(self._queue.popleft().chunk, seq=self.next_seq)
         payload = encode(chunk)
-        self._parcels[chunk.seq] = Parcel(payload, sent_at=now, tries=1)
+        self._parcels[chunk.seq] = OutboxEntry(payload, sent_at=now, tries=1)
         self._bytes += len(payload)
         self.next_seq += 1
         return chunk, payload, Put(TABLE, chunk.seq, payload)
@@ -158,5 +158,5 @@ class Outbox:
     def _under_way(self) -> int:
         return sum(1 for parcel in self._parcels.values() if not parcel.stored)
 
-    def _is_fresh(self, parcel: Parcel, now: float) -> bool:
+    def _is_fresh(self, parcel: OutboxEntry, now: float) -> bool:
         return not parcel.stored and parcel.sent_at is not None and parcel.due_at(self._resend_s) > now

@@ -38,7 +38,7 @@ class Upload:
         """Trainings since a release was last prepared,"""
         self.steps = 0
         """and their steps."""
-        self.unheard = 0
+        self.trainings_since_release = 0
         """Trainings since a chunk was last released, whether one was prepared or not."""
 
     def restore(self, rows: Mapping[Key, bytes], next_seq: int, steps: int) -> None:
@@ -49,13 +49,13 @@ class Upload:
         self.outbox.restore(rows, next_seq)
         for chunk in self.outbox.chunks_from(next_seq):
             self._model.released(chunk, perturbed=self._guard.perturbs)
-        self.trainings = self.unheard = int(np.any(self._model.unreleased))
+        self.trainings = self.trainings_since_release = int(np.any(self._model.unreleased))
         self.steps = self.trainings * steps
 
     def trained(self, steps: int) -> None:
         """There is more to be released."""
         self.trainings += 1
-        self.unheard += 1
+        self.trainings_since_release += 1
         self.steps += steps
 
     def prepare(self, term: int, gamma: float) -> PrepareRelease | None:
@@ -80,7 +80,7 @@ class Upload:
         self.trainings = self.steps = 0
         self.outbox.queue(pieces)
         if not self.outbox.queued:
-            self.unheard = 0  # there is nothing to release
+            self.trainings_since_release = 0  # there is nothing to release
 
     def release(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """Let queued chunks go while the window has room: first durable, then sent."""
@@ -92,7 +92,7 @@ class Upload:
                 yield tell("privacy budget exhausted", "warning", reason=str(error))
                 break
             chunk, payload, op = self.outbox.release(now)
-            self.unheard = 0
+            self.trainings_since_release = 0
             self._model.released(chunk, perturbed=self._guard.perturbs)
             yield Persist((*paid, op))
             yield self._to(leader, payload)

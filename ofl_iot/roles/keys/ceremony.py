@@ -27,7 +27,7 @@ from ofl_iot.roles.commands import (
     tell,
 )
 from ofl_iot.roles.events import KeysMade
-from ofl_iot.roles.keys.participant import FAULT, MAX_BODY_BYTES, ONE, OPEN, TWO
+from ofl_iot.roles.keys.participant import FAULT, MAX_BODY_BYTES, OPEN, ROUND1, ROUND2
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.storage import Delete, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
@@ -36,7 +36,7 @@ TABLE = "coordinator.keys"
 RESEND, DEADLINE = "coordinator.keys.resend", "coordinator.keys.deadline"
 
 
-class KeyMaker:
+class KeyCeremony:
     """The joint key of the leaders in office, or the making of it."""
 
     def __init__(self, rules: ProtectionRules) -> None:
@@ -45,8 +45,8 @@ class KeyMaker:
         self._opened: KeyOpen | None = None
         self._attempt = 0
         self._exchange: BodyExchange | None = None
-        self._ones: dict[str, bytes] = {}
-        self._twos: dict[str, bytes] = {}
+        self._round1_shares: dict[str, bytes] = {}
+        self._round2_shares: dict[str, bytes] = {}
         self._accused: set[str] = set()
         self._making = False
 
@@ -83,9 +83,9 @@ class KeyMaker:
         members = {member.leader for member in self._opened.members}
         if self._accused:
             return self._accused & members
-        if not self._ones.keys() >= members:
-            return members - self._ones.keys()
-        return members - self._twos.keys() if self._twos else set()
+        if not self._round1_shares.keys() >= members:
+            return members - self._round1_shares.keys()
+        return members - self._round2_shares.keys() if self._round2_shares else set()
 
     def begin(self, term: int, members: tuple[KeyMember, ...], now: float) -> Iterator[Command]:
         """Call the leaders together; an earlier attempt is void."""
@@ -93,7 +93,7 @@ class KeyMaker:
         self.key = None
         threshold = threshold_of(self._rules.threshold, len(members))
         self._opened = KeyOpen(term, self._attempt, members, threshold, self._rules.params)
-        self._ones, self._twos, self._accused, self._making = {}, {}, set(), False
+        self._round1_shares, self._round2_shares, self._accused, self._making = {}, {}, set(), False
         self._exchange = BodyExchange(term, self._attempt, resend_s=self._rules.resend_s, max_bytes=MAX_BODY_BYTES)
         for member in members:
             self._exchange.send(member.leader, OPEN, encode_body(self._opened))
@@ -127,16 +127,16 @@ class KeyMaker:
             exchange.confirm(sender, message)
             yield from self.send_due(now)
             return
-        if message.stage not in (ONE, TWO, FAULT):
+        if message.stage not in (ROUND1, ROUND2, FAULT):
             raise RefusedError(f"the coordinator does not expect the stage {message.stage!r}")
         receipt, body = exchange.take(sender, message)
         yield Publish(Topic(Kind.KEYS, COORDINATOR, sender), receipt)
         if body is not None:
             yield from self._take(sender, message.stage, body, now)
         members = {member.leader for member in self._opened.members}
-        if self._ones.keys() == self._twos.keys() == members and not self._making:
+        if self._round1_shares.keys() == self._round2_shares.keys() == members and not self._making:
             self._making = True
-            yield Compute(MakeKeys(self._opened, dict(self._ones), dict(self._twos)))
+            yield Compute(MakeKeys(self._opened, dict(self._round1_shares), dict(self._round2_shares)))
 
     def _take(self, sender: DeviceId, stage: str, body: bytes, now: float) -> Iterator[Command]:
         if stage == FAULT:
@@ -144,7 +144,7 @@ class KeyMaker:
             yield tell("key generation disputed", "warning", leader=sender, accuses=body.decode(errors="replace"))
             yield SetTimer(DEADLINE, now)
         else:
-            (self._twos if stage == TWO else self._ones)[sender] = body
+            (self._round2_shares if stage == ROUND2 else self._round1_shares)[sender] = body
 
     def blame(self, culprits: Iterable[str]) -> None:
         """What these leaders sent cannot be used."""
@@ -162,7 +162,7 @@ class KeyMaker:
     def stop(self) -> Iterator[Command]:
         """End the making of a key."""
         self._opened = self._exchange = None
-        self._ones, self._twos, self._accused, self._making = {}, {}, set(), False
+        self._round1_shares, self._round2_shares, self._accused, self._making = {}, {}, set(), False
         yield CancelTimer(DEADLINE)
         yield CancelTimer(RESEND)
 

@@ -42,7 +42,7 @@ from ofl_iot.roles.events import (
     TimerFired,
 )
 from ofl_iot.roles.keys.participant import RESEND as KEY_RESEND
-from ofl_iot.roles.keys.participant import KeyRing
+from ofl_iot.roles.keys.participant import KeyParticipant
 from ofl_iot.roles.storage import DeleteTable, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange
 
@@ -62,7 +62,7 @@ class StoredShare(msgspec.Struct, frozen=True, array_like=True):
     share: bytes
 
 
-class KeeperMachine:
+class KeyHolder:
     """One device's part in what the leaders do together."""
 
     def __init__(self, me: DeviceId, resend_s: float, server: DeviceId = COORDINATOR) -> None:
@@ -70,7 +70,7 @@ class KeeperMachine:
         self._server = server
         """Who performs ServerDec: requests to decrypt come from there and from nobody else."""
         self._resend_s = resend_s
-        self._ring = KeyRing(me, resend_s)
+        self._ring = KeyParticipant(me, resend_s)
         self._exchange: BodyExchange | None = None
         self._asked: dict[str, str] = {}
         """The requests of this round: the label of each, by its digest."""

@@ -36,7 +36,7 @@ from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
 TABLE = "keeper.keys"
 RESEND = "keeper.keys.resend"
-OPEN, ONE, DEAL, TWO = "open", "one", "deal", "two"
+OPEN, ROUND1, DEAL, ROUND2 = "open", "one", "deal", "two"
 FAULT = "fault"
 """To the coordinator: what the leader of this name sent cannot be used."""
 MAX_BODY_BYTES = 1 << 24
@@ -44,7 +44,7 @@ _MAX_EARLY = 64
 """Parts kept for an opening still to come; the others are sent again."""
 
 
-class KeyRing:
+class KeyParticipant:
     """A device's sealing key, the key generation under way, and the joint key it has a share of."""
 
     def __init__(self, me: DeviceId, resend_s: float) -> None:
@@ -58,7 +58,7 @@ class KeyRing:
         self._exchange: BodyExchange | None = None
         self._opening = BodyExchange(0, 0, resend_s=resend_s, max_bytes=1 << 20)
         self._begun: KeysBegun | None = None
-        self._ones: dict[str, bytes] = {}
+        self._round1_shares: dict[str, bytes] = {}
         self._deals: dict[str, bytes] = {}
         self._early: list[tuple[DeviceId, Part]] = []
 
@@ -99,7 +99,7 @@ class KeyRing:
         receipt, body = self._exchange.take(sender, message)
         yield Publish(Topic(Kind.KEYS, self._me, sender), receipt)
         if body is not None:
-            (self._ones if message.stage == ONE else self._deals)[sender] = body
+            (self._round1_shares if message.stage == ROUND1 else self._deals)[sender] = body
             yield from self._finish_if_complete()
 
     def begun(self, event: KeysBegun, now: float) -> Iterator[Command]:
@@ -108,13 +108,13 @@ class KeyRing:
         if opened is None or self._exchange is None or (event.term, event.attempt) != (opened.term, opened.attempt):
             return
         self._begun = event
-        self._ones[self._me] = event.one
+        self._round1_shares[self._me] = event.one
         self._deals[self._me] = event.deals[self._me]
         for member in opened.members:
             if member.leader != self._me:
-                self._exchange.send(member.leader, ONE, event.one)
+                self._exchange.send(member.leader, ROUND1, event.one)
                 self._exchange.send(member.leader, DEAL, event.deals[member.leader])
-        self._exchange.send(COORDINATOR, ONE, event.one)
+        self._exchange.send(COORDINATOR, ROUND1, event.one)
         yield from self._send(now)
         early, self._early = self._early, []
         for sender, part in early:
@@ -128,10 +128,10 @@ class KeyRing:
         if opened is None or self._exchange is None or (event.term, event.attempt) != (opened.term, opened.attempt):
             return
         self.material = event.material
-        self._begun, self._ones, self._deals = None, {}, {}
+        self._begun, self._round1_shares, self._deals = None, {}, {}
         yield Persist((Put(TABLE, "material", msgspec.msgpack.encode(event.material)),))
         yield tell("key share ready", term=event.term, leaders=len(opened.members), threshold=opened.threshold)
-        self._exchange.send(COORDINATOR, TWO, event.two)
+        self._exchange.send(COORDINATOR, ROUND2, event.two)
         yield from self._send(now)
 
     def failed(self, event: JobFailed, now: float) -> Iterator[Command]:
@@ -177,13 +177,13 @@ class KeyRing:
             raise RefusedError("a key generation that this device, with its sealing key, is not part of")
         self._opened = opened
         self._exchange = BodyExchange(opened.term, opened.attempt, resend_s=self._resend_s, max_bytes=MAX_BODY_BYTES)
-        self._begun, self._ones, self._deals = None, {}, {}
+        self._begun, self._round1_shares, self._deals = None, {}, {}
         yield Compute(BeginKeys(opened, self._me, self._sealing_private))
 
     def _check_member(self, sender: DeviceId, stage: str) -> None:
         if self._opened is None or sender not in {member.leader for member in self._opened.members}:
             raise RefusedError(f"{sender} takes no part in this key generation")
-        if stage not in (ONE, DEAL):
+        if stage not in (ROUND1, DEAL):
             raise RefusedError(f"a leader does not expect the stage {stage!r}")
 
     def _finish_if_complete(self) -> Iterator[Command]:
@@ -191,10 +191,12 @@ class KeyRing:
         if opened is None or self._begun is None or self._sealing_private is None:
             return
         members = {member.leader for member in opened.members}
-        if self._ones.keys() >= members and self._deals.keys() >= members:
+        if self._round1_shares.keys() >= members and self._deals.keys() >= members:
             secret, self._begun = self._begun.secret, None
             yield Compute(
-                FinishKeys(opened, self._me, self._sealing_private, secret, dict(self._ones), dict(self._deals))
+                FinishKeys(
+                    opened, self._me, self._sealing_private, secret, dict(self._round1_shares), dict(self._deals)
+                )
             )
 
     def _send(self, now: float) -> Iterator[Command]:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ofl_iot.opportunity.merge import Mileage, merge_update, new_mileage, replace_model
+from ofl_iot.opportunity.merge import CumulativeChange, merge_update, new_cumulative_change, replace_model
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.messages import Member, Settlement
 from ofl_iot.protocol.seqset import SeqSet
@@ -43,7 +43,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, array_like=True):
     frozen: bytes
     frozen_merged: Merged
     frozen_round: int
-    mileage: bytes
+    cumulative_change: bytes
     settled: dict[str, SeqSet]
     waiting: list[tuple[bytes, Merged, float]] = []
     fresh_effort: float = 0.0
@@ -66,7 +66,7 @@ class ClusterModel:
         """-1: no global model yet."""
         self._global: Vector = np.zeros(layout.size, np.float32)
         self.model: Vector = np.zeros(layout.size, np.float32)
-        self.mileage: Mileage = new_mileage(layout.size, layout.block_size)
+        self.cumulative_change: CumulativeChange = new_cumulative_change(layout.size, layout.block_size)
         self._fresh: Vector = np.zeros(layout.size, np.float32)
         self._fresh_merged: Merged = {}
         self._fresh_effort = 0.0
@@ -123,7 +123,7 @@ class ClusterModel:
             places, values = chunk.read_indices(), chunk.read_values()
             self._make_room(places, np.float32(step) * values)
             self._fresh[places] += np.float32(step) * values
-            merge_update(self.model, self.mileage, places, values, step, block_size=self.layout.block_size)
+            merge_update(self.model, self.cumulative_change, places, values, step, block_size=self.layout.block_size)
         self._held[device] = self._held.get(device, SeqSet()).union((chunk.seq,))
         self._fresh_merged.setdefault(device, []).append(chunk.seq)
         self._fresh_effort += effort
@@ -186,7 +186,7 @@ class ClusterModel:
         else:
             self.thaw()
         own = sum((values for values, *_ in self._waiting), self._fresh)
-        replace_model(self.model, self.mileage, global_model + own, block_size=self.layout.block_size)
+        replace_model(self.model, self.cumulative_change, global_model + own, block_size=self.layout.block_size)
         self._global, self.round_no = global_model, round_no
         return served
 
@@ -203,7 +203,7 @@ class ClusterModel:
                 frozen=frozen,
                 frozen_merged=self._frozen_merged,
                 frozen_round=self.frozen_round,
-                mileage=self.mileage.tobytes(),
+                cumulative_change=self.cumulative_change.tobytes(),
                 settled=self.settled,
                 waiting=[(values.tobytes(), merged, effort) for values, merged, effort in self._waiting],
                 fresh_effort=self._fresh_effort,
@@ -226,7 +226,7 @@ class ClusterModel:
         cluster._frozen = _vector(snapshot.frozen) if snapshot.frozen else None
         cluster._frozen_merged = snapshot.frozen_merged
         cluster.frozen_round = snapshot.frozen_round
-        cluster.mileage = np.frombuffer(snapshot.mileage, np.float64).copy()
+        cluster.cumulative_change = np.frombuffer(snapshot.cumulative_change, np.float64).copy()
         cluster.settled = dict(snapshot.settled)
         cluster._held = {
             device: settled.union(cluster.unsettled().get(device, ())) for device, settled in cluster.settled.items()

@@ -17,7 +17,7 @@ def answer_to(pull: Pull, cluster: ClusterModel, rules: LeaderRules) -> list[Blo
     layout = cluster.layout
     if len(pull.seen) != 8 * layout.count:
         raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {layout.count}")
-    chosen = stalest_blocks(cluster.mileage, np.frombuffer(pull.seen, "<f8"), pull.max_blocks)
+    chosen = stalest_blocks(cluster.cumulative_change, np.frombuffer(pull.seen, "<f8"), pull.max_blocks)
     batch = max(1, int(rules.blocks_bytes / (layout.block_size * BYTES_PER_VALUE[rules.values])))
     batches = [chosen[at : at + batch] for at in range(0, len(chosen), batch)] or [chosen]
     return [
@@ -34,4 +34,4 @@ def answer_to(pull: Pull, cluster: ClusterModel, rules: LeaderRules) -> list[Blo
 def _block(index: int, cluster: ClusterModel, rules: LeaderRules) -> Block:
     values = np.clip(cluster.model[cluster.layout.bounds(index)], -MAX_VALUE, MAX_VALUE)
     dtype, coded = encode_model(values, rules.values)
-    return Block(index, float(cluster.mileage[index]), dtype, coded)
+    return Block(index, float(cluster.cumulative_change[index]), dtype, coded)

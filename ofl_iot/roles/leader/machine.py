@@ -57,9 +57,9 @@ from ofl_iot.roles.leader.downloads import answer_to
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader.journal import Journal
 from ofl_iot.roles.leader.merging import Merging
-from ofl_iot.roles.leader.model_reader import FETCH, GlobalIntake
+from ofl_iot.roles.leader.model_reader import FETCH, ModelReader
 from ofl_iot.roles.leader.observation import Observer
-from ofl_iot.roles.leader.waiting_list import TurnedAway
+from ofl_iot.roles.leader.waiting_list import WaitingList
 from ofl_iot.roles.settings import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
@@ -97,9 +97,9 @@ class LeaderMachine:
         """Term and revision of the last assignment."""
         self._members: dict[str, int] = {}
         self._journal = Journal()
-        self._turned_away = TurnedAway()
+        self._waiting_list = WaitingList()
         self._contributing = Contributing(profile.device, keys, encrypted=profile.encrypted, resend_s=rules.resend_s)
-        self._intake = GlobalIntake(profile.layout.size)
+        self._intake = ModelReader(profile.layout.size)
         self._observer = Observer()
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -155,8 +155,8 @@ class LeaderMachine:
         cluster = ClusterModel.restored(self.profile.layout, state["cluster"], self.profile.max_energy)
         self._merging.restore(state["merging"])
         if order := state.get("turned away"):
-            self._turned_away.restore(order)
-        self._turned_away.served(*self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging))
+            self._waiting_list.restore(order)
+        self._waiting_list.remove(*self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging))
         self.cluster = cluster
         if cluster.frozen is not None:
             if "body" in state:
@@ -192,9 +192,9 @@ class LeaderMachine:
             )
             self._contributing.forget()
             self._intake.forget()
-            self._turned_away.forget()
+            self._waiting_list.forget()
         self._take_members(assignment)
-        self._turned_away.stay(self._members)
+        self._waiting_list.retain(self._members)
         yield Persist(
             (
                 Put(STATE, "assignment", msgspec.msgpack.encode(assignment)),
@@ -218,7 +218,7 @@ class LeaderMachine:
         self.cluster = self._assignment = None
         self._contributing.forget()
         self._intake.forget()
-        self._turned_away.forget()
+        self._waiting_list.forget()
         yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL), self._stored_seen()))
         yield tell("no longer leading", term=assignment.term, leader=assignment.leader)
         me = self.profile.device
@@ -264,13 +264,13 @@ class LeaderMachine:
         if cluster.holds(sender, chunk.seq) or cluster.has_room_for(chunk):
             yield from self._take(sender, chunk, now)
         else:
-            self._turned_away.hold(sender, chunk)  # no receipt either: the device keeps it
+            self._waiting_list.hold(sender, chunk)  # no receipt either: the device keeps it
 
     def _take(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
         """Merge a chunk unless that is done, make it durable, confirm it."""
         cluster = self._office
         if not cluster.holds(sender, chunk.seq):
-            self._turned_away.served(sender)
+            self._waiting_list.remove(sender)
             wanted = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
             step = cluster.bounded(chunk, wanted)
             if step != wanted:
@@ -286,9 +286,9 @@ class LeaderMachine:
 
     def _take_those_turned_away(self, now: float) -> Iterator[Command]:
         """A part has gone: the longest waiting first, and behind one that does not fit those that begin no part."""
-        for device, chunk in self._turned_away.chunks():
+        for device, chunk in self._waiting_list.chunks():
             if self._office.has_room_for(chunk):
-                self._turned_away.served(device)
+                self._waiting_list.remove(device)
                 yield from self._take(device, chunk, now)
 
     def _check_member(self, sender: DeviceId) -> None:
@@ -319,7 +319,7 @@ class LeaderMachine:
         return [
             Put(STATE, "cluster", self._office.snapshot()),
             Put(STATE, "merging", self._merging.snapshot()),
-            Put(STATE, "turned away", self._turned_away.snapshot()),
+            Put(STATE, "turned away", self._waiting_list.snapshot()),
             self._journal.empty(),
         ]
 

@@ -27,7 +27,7 @@ class GlobalVersion:
     values: Vector
 
 
-class GlobalIntake:
+class ModelReader:
     """Collects the parts of the newest global model."""
 
     def __init__(self, size: int) -> None:

@@ -20,7 +20,7 @@ MOST_HELD = 64
 """Chunks that are held; of others only the order in which their devices were turned away is known."""
 
 
-class TurnedAway:
+class WaitingList:
     """Devices in the order in which they were first turned away, with the chunks of those that wait longest."""
 
     def __init__(self) -> None:
@@ -40,19 +40,19 @@ class TurnedAway:
         """What is held, that of the device that waits longest first."""
         return [(DeviceId(device), self._held[device]) for device in self._order if device in self._held]
 
-    def served(self, *devices: str) -> None:
+    def remove(self, *devices: str) -> None:
         """Chunks of these were merged: with their next ones they queue up behind the others."""
         for device in devices:
             self._order.pop(device, None)
             self._held.pop(device, None)
 
-    def stay(self, members: Collection[str]) -> None:
+    def retain(self, members: Collection[str]) -> None:
         """Only these are in the cluster."""
-        self.served(*(self._order.keys() - set(members)))
+        self.remove(*(self._order.keys() - set(members)))
 
     def forget(self) -> None:
         """The office has ended, or begins anew."""
-        self.stay(())
+        self.retain(())
 
     def snapshot(self) -> bytes:
         """The order, which survives a restart; the chunks are sent again."""

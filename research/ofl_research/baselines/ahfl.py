@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ofl_iot.ids import COORDINATOR
-from ofl_research.baselines.letters import Lead, Letter, Offer, Reply, Vector, pack_dense, unpack_dense
+from ofl_research.baselines.letters import BaselineMessage, Lead, Offer, Reply, Vector, pack_dense, unpack_dense
 from ofl_research.baselines.means import mixed, staleness_share
 from ofl_research.baselines.rfl_ha import HierarchyOptions
 
@@ -67,7 +67,7 @@ class AsynchronousHead:
         self._since = 0
         self._merged = 0
 
-    def offered(self, offer: Offer) -> Iterator[tuple[str, Letter]]:
+    def offered(self, offer: Offer) -> Iterator[tuple[str, BaselineMessage]]:
         """θ_cluster ← θ_global + what came in since the cluster's model was sent; members begin with the first."""
         model = unpack_dense(offer.models[0])
         self._global_round = offer.round_no
@@ -79,7 +79,7 @@ class AsynchronousHead:
             self._model = model + (self._model - self._sent)
         self._sent = None
 
-    def replied(self, device: str, reply: Reply) -> Iterator[tuple[str, Letter]]:
+    def replied(self, device: str, reply: Reply) -> Iterator[tuple[str, BaselineMessage]]:
         """θ_cluster ← (1 - a)·θ_cluster + a·θ_i with a in proportion to the device's samples, discounted by its lag."""
         if self._model is None:
             return

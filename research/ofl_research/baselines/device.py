@@ -10,9 +10,9 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.roles.commands import Command, Compute, EvaluateModel, TrainLocally, tell
 from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
 from ofl_research.baselines.letters import (
-    Happening,
+    BaselineEvent,
+    BaselineMessageArrived,
     Hello,
-    LetterArrived,
     Offer,
     Reply,
     Vector,
@@ -72,16 +72,16 @@ class DeviceMachine:
         self._packing = packing
         self._work: _Work | None = None
 
-    def handle(self, event: Happening, now: float) -> list[Command]:  # noqa: ARG002
+    def handle(self, event: BaselineEvent, now: float) -> list[Command]:  # noqa: ARG002
         """Take an event, decide, and say what to do."""
         return list(self._decide(event))
 
-    def _decide(self, event: Happening) -> Iterator[Command]:
+    def _decide(self, event: BaselineEvent) -> Iterator[Command]:
         if isinstance(event, Started):
             yield from mailbox(self.worker.device)
         elif isinstance(event, LinkUp):
             yield post(self.worker.device, COORDINATOR, Hello(self.worker.sample_count, self.worker.step_s))
-        elif isinstance(event, LetterArrived) and isinstance(event.letter, Offer):
+        elif isinstance(event, BaselineMessageArrived) and isinstance(event.letter, Offer):
             self._work = _Work(event.sender, event.letter)
             yield from self._choose()
         elif isinstance(event, Evaluated) and self._work:

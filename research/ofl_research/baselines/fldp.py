@@ -19,7 +19,7 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.roles.commands import Command
 from ofl_iot.roles.events import Trained
 from ofl_research.baselines.device import DeviceMachine, Worker
-from ofl_research.baselines.letters import Happening, Hello, LetterArrived, Reply, Shares, Vector, post
+from ofl_research.baselines.letters import BaselineEvent, BaselineMessageArrived, Hello, Reply, Shares, Vector, post
 from ofl_research.baselines.secure_sum import (
     LWE_DEVIATION,
     MODULUS,
@@ -100,8 +100,8 @@ class FldpDevice(DeviceMachine):
         hidden = (mask + quantised(trained - start, self._fleet, self._rng)) % MODULUS
         return _encode(hidden)
 
-    def _decide(self, event: Happening) -> Iterator[Command]:
-        if isinstance(event, LetterArrived) and isinstance(event.letter, Shares):
+    def _decide(self, event: BaselineEvent) -> Iterator[Command]:
+        if isinstance(event, BaselineMessageArrived) and isinstance(event.letter, Shares):
             total = reduce(lambda x, y: (x + y) % MODULUS, map(_decode, event.letter.shares.values()))
             answer = Shares(event.letter.round_no, {self.worker.device: _encode(total)})
             yield post(self.worker.device, COORDINATOR, answer)

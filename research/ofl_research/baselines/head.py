@@ -12,11 +12,11 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.roles.commands import Command, Publish, tell
 from ofl_research.baselines.device import DeviceMachine
 from ofl_research.baselines.letters import (
-    Happening,
+    BaselineEvent,
+    BaselineMessage,
+    BaselineMessageArrived,
     Hello,
     Lead,
-    Letter,
-    LetterArrived,
     Offer,
     Reply,
     Vector,
@@ -32,11 +32,11 @@ from ofl_research.baselines.server import Judged, Schedule, Server
 class Head(Protocol):
     """What a device does while it heads a cluster."""
 
-    def offered(self, offer: Offer) -> Iterator[tuple[str, Letter]]:
+    def offered(self, offer: Offer) -> Iterator[tuple[str, BaselineMessage]]:
         """The server's model came: letters by receiver."""
         ...
 
-    def replied(self, device: str, reply: Reply) -> Iterator[tuple[str, Letter]]:
+    def replied(self, device: str, reply: Reply) -> Iterator[tuple[str, BaselineMessage]]:
         """A member's model came."""
         ...
 
@@ -55,13 +55,13 @@ class SynchronousHead:
         self._replies: dict[str, Reply] = {}
         self._merged = 0
 
-    def offered(self, offer: Offer) -> Iterator[tuple[str, Letter]]:
+    def offered(self, offer: Offer) -> Iterator[tuple[str, BaselineMessage]]:
         """Pass the model on to all members."""
         self._round_no, self._replies = offer.round_no, {}
         for member in self._sizes:
             yield member, offer
 
-    def replied(self, device: str, reply: Reply) -> Iterator[tuple[str, Letter]]:
+    def replied(self, device: str, reply: Reply) -> Iterator[tuple[str, BaselineMessage]]:
         """Collect."""
         if reply.round_no != self._round_no:
             return
@@ -93,14 +93,14 @@ class HeadableDevice:
         """The model its device trained last."""
         return self.device.local
 
-    def handle(self, event: Happening, now: float) -> list[Command]:
+    def handle(self, event: BaselineEvent, now: float) -> list[Command]:
         """Take an event, decide, and say what to do; letters to itself are delivered at once."""
         commands: list[Command] = []
         waiting = [event]
         while waiting:
             for command in self._pass_on(waiting.pop(0), now):
                 if isinstance(command, Publish) and command.topic.receiver == self._me:
-                    waiting.append(LetterArrived(self._me, read_letter(bytes(command.message))))  # type: ignore[arg-type]
+                    waiting.append(BaselineMessageArrived(self._me, read_letter(bytes(command.message))))  # type: ignore[arg-type]
                 else:
                     commands.append(command)
         return commands
@@ -109,8 +109,8 @@ class HeadableDevice:
     def _me(self) -> DeviceId:
         return self.device.worker.device
 
-    def _pass_on(self, event: Happening, now: float) -> list[Command]:
-        if isinstance(event, LetterArrived):
+    def _pass_on(self, event: BaselineEvent, now: float) -> list[Command]:
+        if isinstance(event, BaselineMessageArrived):
             letter = event.letter
             if isinstance(letter, Lead):
                 self._head = self._make_head(letter)
@@ -121,7 +121,7 @@ class HeadableDevice:
                 return self._spoken(self._head, self._head.replied(event.sender, letter))
         return self.device.handle(event, now)
 
-    def _spoken(self, head: Head, letters: Iterator[tuple[str, Letter]]) -> list[Command]:
+    def _spoken(self, head: Head, letters: Iterator[tuple[str, BaselineMessage]]) -> list[Command]:
         commands: list[Command] = [post(self._me, DeviceId(receiver), letter) for receiver, letter in letters]
         merged = head.merged
         return [*commands, tell("merged", "debug", count=merged)] if merged else commands
@@ -148,7 +148,7 @@ class AsynchronousServer(Server):
         self._alpha, self._exponent = alpha, exponent
         self._version = 0
 
-    def _receive(self, event: LetterArrived) -> Iterator[Command]:
+    def _receive(self, event: BaselineMessageArrived) -> Iterator[Command]:
         if isinstance(event.letter, Hello):
             yield from self._greeted(event.sender, event.letter)
         elif isinstance(event.letter, Reply) and not self.finished:

@@ -56,33 +56,33 @@ class Shares(msgspec.Struct, frozen=True, array_like=True, tag="shares"):
     shares: dict[str, bytes]
 
 
-Letter: TypeAlias = Hello | Lead | Offer | Reply | Shares
+BaselineMessage: TypeAlias = Hello | Lead | Offer | Reply | Shares
 
 
 @dataclass(frozen=True)
-class LetterArrived:
+class BaselineMessageArrived:
     """A letter came."""
 
     sender: DeviceId
-    letter: Letter
+    letter: BaselineMessage
 
 
-Happening: TypeAlias = Event | LetterArrived
+BaselineEvent: TypeAlias = Event | BaselineMessageArrived
 """What can happen to a baseline's machine."""
 
-_decoder = msgspec.msgpack.Decoder(Letter)
+_decoder = msgspec.msgpack.Decoder(BaselineMessage)
 
 
-def read_letter(payload: bytes) -> Letter:
+def read_letter(payload: bytes) -> BaselineMessage:
     """Decode a letter."""
     try:
-        letter: Letter = _decoder.decode(payload)
+        letter: BaselineMessage = _decoder.decode(payload)
     except msgspec.DecodeError as error:
         raise DecodeError(f"not a letter of a baseline: {error}") from error
     return letter
 
 
-def post(sender: DeviceId, receiver: DeviceId, letter: Letter) -> Publish:
+def post(sender: DeviceId, receiver: DeviceId, letter: BaselineMessage) -> Publish:
     """Hand a letter to the link: upwards on the topic of updates, downwards on the topic of blocks."""
     downwards = sender == COORDINATOR or isinstance(letter, Offer)
     kind = Kind.BLOCKS if downwards else Kind.UPDATE
@@ -110,9 +110,9 @@ class LetterWire:
         """The subscription's pattern."""
         return self._topics.pattern(command.kind, command.sender or "+", command.receiver or "+")
 
-    def incoming(self, topic: str, payload: bytes) -> LetterArrived:
+    def incoming(self, topic: str, payload: bytes) -> BaselineMessageArrived:
         """The event of a delivery; both topics end in the sender's id."""
-        return LetterArrived(DeviceId(topic.rsplit("/", 1)[-1]), read_letter(payload))
+        return BaselineMessageArrived(DeviceId(topic.rsplit("/", 1)[-1]), read_letter(payload))
 
 
 def pack_dense(model: Vector) -> bytes:

@@ -13,9 +13,9 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.roles.commands import Command, Compute, EvaluateModel, tell
 from ofl_iot.roles.events import Evaluated, JobFailed, Started
 from ofl_research.baselines.letters import (
-    Happening,
+    BaselineEvent,
+    BaselineMessageArrived,
     Hello,
-    LetterArrived,
     Offer,
     Reply,
     Shares,
@@ -113,7 +113,7 @@ class Server(ABC):
         self._judging = Judging(schedule.eval_every)
         self._hellos: dict[str, Hello] = {}
 
-    def handle(self, event: Happening, now: float) -> list[Command]:  # noqa: ARG002
+    def handle(self, event: BaselineEvent, now: float) -> list[Command]:  # noqa: ARG002
         """Take an event, decide, and say what to do."""
         return list(self._decide(event))
 
@@ -122,18 +122,18 @@ class Server(ABC):
         """Whether the last round is closed and judged."""
         return self.finished and not self._judging.busy
 
-    def _decide(self, event: Happening) -> Iterator[Command]:
+    def _decide(self, event: BaselineEvent) -> Iterator[Command]:
         if isinstance(event, Started):
             yield from mailbox(COORDINATOR)
         elif isinstance(event, Evaluated):
             yield from self._judging.answer(event)
         elif isinstance(event, JobFailed):
             yield tell("job failed", "error", job=event.job, reason=event.reason)
-        elif isinstance(event, LetterArrived):
+        elif isinstance(event, BaselineMessageArrived):
             yield from self._receive(event)
 
     @abstractmethod
-    def _receive(self, event: LetterArrived) -> Iterator[Command]:
+    def _receive(self, event: BaselineMessageArrived) -> Iterator[Command]:
         """A device wrote."""
 
 
@@ -145,7 +145,7 @@ class RoundServer(Server):
         self.strategy = strategy
         self._round: _Round | None = None
 
-    def _receive(self, event: LetterArrived) -> Iterator[Command]:
+    def _receive(self, event: BaselineMessageArrived) -> Iterator[Command]:
         letter = event.letter
         if isinstance(letter, Hello):
             self._hellos[event.sender] = letter

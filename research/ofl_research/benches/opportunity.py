@@ -17,7 +17,7 @@ import numpy as np
 
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.opportunity.blocks import Vector
-from ofl_iot.opportunity.merge import Mileage, merge_update, new_mileage
+from ofl_iot.opportunity.merge import CumulativeChange, merge_update, new_cumulative_change
 from ofl_iot.opportunity.release import Mode, ReleaseSettings, prepare_release
 from ofl_iot.privacy.noise import ENTROPY_BYTES, noise_generator
 from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
@@ -68,11 +68,11 @@ def run() -> dict[str, float]:
     """
     device = _device(1)
     payloads = device.release("rigorous")
-    model, mileage = np.zeros(PARAMETERS, np.float32), new_mileage(PARAMETERS)
+    model, cumulative_change = np.zeros(PARAMETERS, np.float32), new_cumulative_change(PARAMETERS)
     parts: dict[str, Callable[[], object]] = {
         "release": lambda: device.release("rigorous"),
         "paper release": lambda: device.release("paper"),
-        "merge": lambda: _merge(payloads, model, mileage),
+        "merge": lambda: _merge(payloads, model, cumulative_change),
     }
     references = {f"argpartition {seed}": _argpartition(_device(seed).update) for seed in SEEDS}
     fastest = _fastest(parts | references)
@@ -142,12 +142,12 @@ def _argpartition(update: Vector) -> Callable[[], object]:
     return lambda: np.argpartition(update, round((1 - GAMMA) * PARAMETERS))
 
 
-def _merge(payloads: list[bytes], model: Vector, mileage: Mileage) -> None:
+def _merge(payloads: list[bytes], model: Vector, cumulative_change: CumulativeChange) -> None:
     """Decode every chunk and merge it."""
     for payload in payloads:
         chunk = decode(Kind.UPDATE, payload)
         if isinstance(chunk, Chunk):
-            merge_update(model, mileage, chunk.read_indices(), chunk.read_values(), weight=0.1)
+            merge_update(model, cumulative_change, chunk.read_indices(), chunk.read_values(), weight=0.1)
 
 
 def _fastest(parts: dict[str, Callable[[], object]]) -> dict[str, float]:

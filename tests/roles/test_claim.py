@@ -12,7 +12,7 @@ from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.messages import Assignment, Manifest
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.coordinator.claim import TABLE, Fence, Verdict
+from ofl_iot.roles.coordinator.claim import TABLE, CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.events import LinkUp, Started, TimerFired
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
@@ -28,7 +28,7 @@ def manifest(term: int, round_no: int, incarnation: bytes = ONE, digest: bytes =
 
 def goes_on(seen: Manifest, own: Manifest) -> bool:
     try:
-        Fence(own.incarnation, take_over=False).judge(seen, own, begun=True)
+        CoordinatorClaim(own.incarnation, take_over=False).judge(seen, own, begun=True)
     except ConfigError:
         return False
     return True
@@ -41,14 +41,14 @@ def test_of_two_that_see_each_other_exactly_one_goes_on(first: tuple[int, int], 
 
 
 def test_the_first_start_stores_who_it_is_and_a_later_one_is_the_same() -> None:
-    assert Fence(ONE, take_over=False).restore({}) == [Put(TABLE, "incarnation", ONE)]
-    later = Fence(OTHER, take_over=False)
+    assert CoordinatorClaim(ONE, take_over=False).restore({}) == [Put(TABLE, "incarnation", ONE)]
+    later = CoordinatorClaim(OTHER, take_over=False)
     assert later.restore({TABLE: {"incarnation": ONE}}) == []
     assert later.incarnation == ONE
 
 
 def test_its_own_manifests_are_no_news() -> None:
-    fence = Fence(ONE, take_over=False)
+    fence = CoordinatorClaim(ONE, take_over=False)
     assert fence.judge(manifest(1, 2), manifest(1, 2), begun=True) is Verdict.OURS
     assert fence.judge(manifest(1, 1, digest=bytes([1]) * 16), manifest(1, 2), begun=True) is Verdict.OURS, "late"
     assert fence.judge(manifest(9, 9, b""), manifest(1, 2), begun=True) is Verdict.OURS, "unsigned"
@@ -57,16 +57,16 @@ def test_its_own_manifests_are_no_news() -> None:
 @pytest.mark.parametrize("seen", [manifest(1, 3), manifest(1, 2, digest=bytes([1]) * 16)])
 def test_a_copy_of_the_state_folder_is_noticed(seen: Manifest) -> None:
     with pytest.raises(ConfigError, match="old copy, or a copy of it is in use"):
-        Fence(ONE, take_over=False).judge(seen, manifest(1, 2), begun=True)
+        CoordinatorClaim(ONE, take_over=False).judge(seen, manifest(1, 2), begun=True)
 
 
 def test_who_has_not_begun_yields_to_any_other() -> None:
     with pytest.raises(ConfigError, match="state folder that was in use last"):
-        Fence(ONE, take_over=False).judge(manifest(0, 0, OTHER), manifest(5, 0), begun=False)
+        CoordinatorClaim(ONE, take_over=False).judge(manifest(0, 0, OTHER), manifest(5, 0), begun=False)
 
 
 def test_taking_over_holds_until_there_is_a_term_to_claim_and_then_once() -> None:
-    fence = Fence(ONE, take_over=True)
+    fence = CoordinatorClaim(ONE, take_over=True)
     assert fence.judge(manifest(4, 9, OTHER), manifest(0, 0), begun=False) is Verdict.TAKE_OVER
     assert fence.judge(manifest(4, 9, OTHER), manifest(5, 0), begun=False) is Verdict.TAKE_OVER
     assert fence.judge(manifest(4, 9, OTHER), manifest(6, 0), begun=True) is Verdict.BELOW
@@ -82,7 +82,7 @@ def begun(*, take_over: bool = False) -> CoordinatorMachine:
     """A coordinator with a cluster of two, in term 1."""
     rules = CoordinatorRules(RoundRules(), FleetRules(gather_s=1.0), ProtectionRules(mode="clear"), FleetSettings())
     profile = ModelProfile(MODEL, np.zeros(SIZE, np.float32))
-    machine = CoordinatorMachine(profile, rules, Fence(ONE, take_over=take_over))
+    machine = CoordinatorMachine(profile, rules, CoordinatorClaim(ONE, take_over=take_over))
     machine.handle(Started(), 0.0)
     machine.handle(LinkUp(), 0.0)
     for device in (A, B):

@@ -11,8 +11,8 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, CoordinatorKey, MakeKeys, Publish, Tell
 from ofl_iot.roles.events import KeysMade
-from ofl_iot.roles.keys.ceremony import DEADLINE, TABLE, KeyMaker
-from ofl_iot.roles.keys.participant import FAULT, ONE, OPEN, TWO
+from ofl_iot.roles.keys.ceremony import DEADLINE, TABLE, KeyCeremony
+from ofl_iot.roles.keys.participant import FAULT, OPEN, ROUND1, ROUND2
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.circle import Circle, names
@@ -23,16 +23,16 @@ SEALING = {name: bytes([number + 1]) * 32 for number, name in enumerate((A, B, C
 MEMBERS = tuple(KeyMember(name, key) for name, key in SEALING.items())
 
 
-def maker(**rules: object) -> KeyMaker:
-    return KeyMaker(ProtectionRules(key_deadline_s=60.0, resend_s=2.0, **rules))  # type: ignore[arg-type]
+def maker(**rules: object) -> KeyCeremony:
+    return KeyCeremony(ProtectionRules(key_deadline_s=60.0, resend_s=2.0, **rules))  # type: ignore[arg-type]
 
 
-def begun(made: KeyMaker | None = None) -> tuple[KeyMaker, list[Command]]:
+def begun(made: KeyCeremony | None = None) -> tuple[KeyCeremony, list[Command]]:
     made = made or maker()
     return made, list(made.begin(5, MEMBERS, 0.0))
 
 
-def say(made: KeyMaker, sender: str, stage: str, body: bytes = b"x", *, attempt: int = 1) -> list[Command]:
+def say(made: KeyCeremony, sender: str, stage: str, body: bytes = b"x", *, attempt: int = 1) -> list[Command]:
     return [c for part in split_body(body, 5, attempt, stage) for c in made.receive(DeviceId(sender), part, 1.0)]
 
 
@@ -59,7 +59,7 @@ def test_the_threshold_is_a_rule(threshold: object, expected: int) -> None:
     made = maker(threshold=threshold)
     begun(made)
     for name in SEALING:
-        for stage in (ONE, TWO):
+        for stage in (ROUND1, ROUND2):
             commands = say(made, name, stage)
     (job,) = jobs(commands, MakeKeys)
     assert job.opened.threshold == expected
@@ -107,11 +107,11 @@ def test_who_is_missing_is_named_by_what_it_owes() -> None:
     made, _ = begun()
     assert made.missing() == {A, B, C}
     for name in (A, B):
-        say(made, name, ONE)
+        say(made, name, ROUND1)
     assert made.missing() == {C}
-    say(made, C, ONE)
+    say(made, C, ROUND1)
     assert made.missing() == set(), "somebody's deals are missing, and nobody can say whose"
-    say(made, A, TWO)
+    say(made, A, ROUND2)
     assert made.missing() == {B, C}
     say(made, B, FAULT, C.encode())
     assert made.missing() == {C}
@@ -130,22 +130,22 @@ def test_a_complaint_ends_the_attempt_at_once() -> None:
 
 def test_the_key_is_summed_once_when_all_is_there() -> None:
     made, _ = begun()
-    commands = [c for name in SEALING for stage in (TWO, ONE, TWO, ONE) for c in say(made, name, stage)]
+    commands = [c for name in SEALING for stage in (ROUND2, ROUND1, ROUND2, ROUND1) for c in say(made, name, stage)]
     assert len(jobs(commands, MakeKeys)) == 1
 
 
 def test_the_key_is_not_summed_before_the_last_broadcast_is_here() -> None:
     made, _ = begun()
-    commands = [c for name in SEALING for c in say(made, name, TWO)]
-    commands += [c for name in (A, B) for c in say(made, name, ONE)]
+    commands = [c for name in SEALING for c in say(made, name, ROUND2)]
+    commands += [c for name in (A, B) for c in say(made, name, ROUND1)]
     assert not jobs(commands, MakeKeys)
-    assert jobs(say(made, C, ONE), MakeKeys)
+    assert jobs(say(made, C, ROUND1), MakeKeys)
 
 
 def test_only_members_speak_and_only_of_what_is_expected() -> None:
     made, _ = begun()
     with pytest.raises(RefusedError, match="stranger takes no part"):
-        say(made, "stranger", ONE)
+        say(made, "stranger", ROUND1)
     with pytest.raises(RefusedError, match="does not expect the stage 'open'"):
         say(made, A, OPEN)
 
@@ -153,11 +153,11 @@ def test_only_members_speak_and_only_of_what_is_expected() -> None:
 def test_what_comes_late_is_confirmed_and_dropped() -> None:
     made, _ = begun()
     begun(made)
-    late = made.receive(A, split_body(b"x", 5, 1, ONE)[0], 1.0)
+    late = made.receive(A, split_body(b"x", 5, 1, ROUND1)[0], 1.0)
     command = next(late)
     assert isinstance(command, Publish)
     assert command.topic == Topic(Kind.KEYS, COORDINATOR, A)
-    assert command.message == PartReceipt(5, 1, ONE, (0,))
+    assert command.message == PartReceipt(5, 1, ROUND1, (0,))
     with pytest.raises(LateError):
         next(late)
     with pytest.raises(LateError):
@@ -167,7 +167,7 @@ def test_what_comes_late_is_confirmed_and_dropped() -> None:
 def test_a_key_of_an_earlier_attempt_is_void() -> None:
     made, _ = begun()
     for name in SEALING:
-        for stage in (ONE, TWO):
+        for stage in (ROUND1, ROUND2):
             commands = say(made, name, stage)
     (job,) = jobs(commands, MakeKeys)
     begun(made)

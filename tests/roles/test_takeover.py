@@ -18,10 +18,10 @@ from ofl_iot.protocol.messages import Assignment, Books, KeyOpen, Manifest, Part
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Publish, Unsubscribe
-from ofl_iot.roles.coordinator.claim import Fence
+from ofl_iot.roles.coordinator.claim import CoordinatorClaim
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
-from ofl_iot.roles.coordinator.takeover import Inheritance
+from ofl_iot.roles.coordinator.takeover import TakeoverReader
 from ofl_iot.roles.events import Arrived, LinkUp, Started, TimerFired
 from ofl_iot.roles.keys.participant import OPEN
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
@@ -52,7 +52,7 @@ def test_a_legacy_is_complete_in_any_order_and_with_repetitions_and_never_before
     values = np.random.default_rng(size).normal(size=size).astype(np.float32)
     messages = left_behind(values, settled)
     order.shuffle(messages)
-    inheritance = Inheritance(MODEL, size)
+    inheritance = TakeoverReader(MODEL, size)
     for event in messages[:1] + messages:
         assert inheritance.complete() is None
         if isinstance(event.message, Manifest):
@@ -70,14 +70,14 @@ def test_a_model_of_another_kind_is_not_taken_over() -> None:
     manifest = left_behind(np.zeros(SIZE, np.float32), {})[-1].message
     assert isinstance(manifest, Manifest)
     with pytest.raises(ConfigError, match="another one than is to be learnt"):
-        Inheritance(MODEL, SIZE + 1).take_manifest(manifest)
+        TakeoverReader(MODEL, SIZE + 1).take_manifest(manifest)
 
 
 class Heir:
     """A coordinator without a past that takes over, or one that has nobody before it."""
 
-    def __init__(self, *, anew: bool = False, take_over: bool = True, mode: str = "clear") -> None:
-        self._fence = {"take_over": take_over, "anew": anew}
+    def __init__(self, *, discard_model: bool = False, take_over: bool = True, mode: str = "clear") -> None:
+        self._claim = {"take_over": take_over, "discard_model": discard_model}
         self._mode = mode
         self.store = MemoryStore()
         self.machine = self._new()
@@ -87,8 +87,10 @@ class Heir:
     def _new(self) -> CoordinatorMachine:
         protection = ProtectionRules(mode=self._mode)  # type: ignore[arg-type]
         rules = CoordinatorRules(RoundRules(), FleetRules(gather_s=1.0), protection, FleetSettings())
-        name = b"heir" if self._fence["take_over"] else b"other"
-        return CoordinatorMachine(ModelProfile(MODEL, np.zeros(SIZE, np.float32)), rules, Fence(name, **self._fence))
+        name = b"heir" if self._claim["take_over"] else b"other"
+        return CoordinatorMachine(
+            ModelProfile(MODEL, np.zeros(SIZE, np.float32)), rules, CoordinatorClaim(name, **self._claim)
+        )
 
     def give(self, event: object) -> list:
         commands = self.machine.handle(event, 1.0)  # type: ignore[arg-type]
@@ -189,7 +191,7 @@ def test_a_broker_that_holds_half_of_it_is_not_overwritten_unless_the_operator_s
 
 
 def test_who_begins_anew_does_not_wait_for_a_model() -> None:
-    heir = Heir(anew=True)
+    heir = Heir(discard_model=True)
     for event in left_behind(np.ones(SIZE, np.float32), SETTLED):
         heir.give(event)
     for device in (A, B):
@@ -218,7 +220,9 @@ def test_a_federation_that_had_ended_has_ended_for_its_heir_too() -> None:
 
 def test_whoever_does_not_take_over_ignores_models_and_books() -> None:
     rules = CoordinatorRules(RoundRules(), FleetRules(), ProtectionRules(mode="clear"), FleetSettings())
-    machine = CoordinatorMachine(ModelProfile(MODEL, np.zeros(SIZE, np.float32)), rules, Fence(b"me", take_over=False))
+    machine = CoordinatorMachine(
+        ModelProfile(MODEL, np.zeros(SIZE, np.float32)), rules, CoordinatorClaim(b"me", take_over=False)
+    )
     machine.handle(Started(), 0.0)
     for event in left_behind(np.ones(SIZE, np.float32), SETTLED)[:-1]:
         assert machine.handle(event, 0.0) == []

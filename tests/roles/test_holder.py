@@ -15,7 +15,7 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import AnswerDecryption, Command, Persist, Publish, Tell
 from ofl_iot.roles.events import Arrived, JobFailed, LinkDown, LinkUp, Started, TimerFired
-from ofl_iot.roles.keys.holder import SHARES, KeeperMachine
+from ofl_iot.roles.keys.holder import SHARES, KeyHolder
 from tests.roles.circle import FEDERATION, Circle, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status, told
 
@@ -205,7 +205,7 @@ def test_a_request_of_another_term_or_before_any_key_is_late(circle: Circle) -> 
     (report,) = ask(circle, b"x" * 40, term=3)
     assert isinstance(report, Tell)
     assert "the key of term 3" in str(report.fields["reason"])
-    machine = KeeperMachine(A, 2.0)
+    machine = KeyHolder(A, 2.0)
     machine.handle(Started(), 0.0)
     (report,) = machine.handle(arrival(b"x", "model.1"), 0.0)
     assert isinstance(report, Tell)

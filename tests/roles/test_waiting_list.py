@@ -13,7 +13,7 @@ from ofl_iot.roles.commands import Command, ProtectContribution, Publish
 from ofl_iot.roles.events import Arrived, ContributionProtected, LinkUp, Started
 from ofl_iot.roles.leader.cluster_model import MOST_WAITING
 from ofl_iot.roles.leader.machine import LeaderMachine
-from ofl_iot.roles.leader.waiting_list import MOST_HELD, TurnedAway
+from ofl_iot.roles.leader.waiting_list import MOST_HELD, WaitingList
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     A,
@@ -186,9 +186,9 @@ def test_after_a_restart_the_order_is_the_same_and_who_was_served_is_behind() ->
     fleet.restart()
     for sender, seq in ((B, 2), (D, 1), (C, 1)):
         assert not confirmed(fleet.give(knock(sender, seq)))
-    for served in ((C, 1), (D, 1), (B, 2)):
+    for remove in ((C, 1), (D, 1), (B, 2)):
         fleet.close_round()
-        assert fleet.open_round() == [served]
+        assert fleet.open_round() == [remove]
 
 
 @settings(max_examples=40)
@@ -199,10 +199,10 @@ def test_chunks_are_merged_in_the_order_in_which_their_devices_were_turned_away(
     next_seq = dict.fromkeys(CREW, 1) | {A: MOST_WAITING + 3}
     for what in story:
         if what == "round":
-            served = fleet.open_round()
-            assert [device for device, _ in served] == queue[:1]
+            remove = fleet.open_round()
+            assert [device for device, _ in remove] == queue[:1]
             fleet.close_round()
-            for device, seq in served:
+            for device, seq in remove:
                 queue.remove(device)
                 assert seq == next_seq[DeviceId(device)]
                 next_seq[DeviceId(device)] += 1
@@ -216,12 +216,12 @@ def test_chunks_are_merged_in_the_order_in_which_their_devices_were_turned_away(
 
 
 def test_what_is_held_is_bounded_and_who_waits_longest_is_not_displaced() -> None:
-    turned_away = TurnedAway()
+    turned_away = WaitingList()
     devices = [f"d{number}" for number in range(MOST_HELD + 2)]
     for device in devices:
         turned_away.hold(device, chunk_of(1, {0: 1.0}))
     assert [device for device, _ in turned_away.chunks()] == devices[:MOST_HELD]
-    turned_away.served(devices[0])
+    turned_away.remove(devices[0])
     turned_away.hold(devices[-1], chunk_of(1, {0: 1.0}))
     turned_away.hold(devices[0], chunk_of(2, {0: 1.0}))
     turned_away.hold(devices[-2], chunk_of(1, {0: 1.0}))

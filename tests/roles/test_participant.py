@@ -14,8 +14,8 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey, Persist, Publish, Tell
 from ofl_iot.roles.events import Arrived, Event, JobFailed, KeysBegun, KeysFinished, SealingKeyMade, Started
-from ofl_iot.roles.keys.holder import KeeperMachine
-from ofl_iot.roles.keys.participant import DEAL, FAULT, ONE, OPEN, TABLE, TWO
+from ofl_iot.roles.keys.holder import KeyHolder
+from ofl_iot.roles.keys.participant import DEAL, FAULT, OPEN, ROUND1, ROUND2, TABLE
 from ofl_iot.roles.transfer import PATIENCE
 from tests.roles.circle import Circle, lossy, names
 from tests.roles.parties import assigned, assignment, dropped, jobs, kinds, published
@@ -24,8 +24,8 @@ A, B, C = names(3)
 PRIVATE, PUBLIC = bytes(32), bytes([7]) * 32
 
 
-def keeper(*, sealed: bool = True) -> KeeperMachine:
-    machine = KeeperMachine(A, 2.0)
+def keeper(*, sealed: bool = True) -> KeyHolder:
+    machine = KeyHolder(A, 2.0)
     machine.handle(Started(), 0.0)
     if sealed:
         machine.handle(SealingKeyMade(PRIVATE, PUBLIC), 0.0)
@@ -142,7 +142,7 @@ def test_a_leader_that_restarts_in_the_middle_is_named_and_the_next_attempt_succ
 
 def test_a_restart_between_storing_the_share_and_telling_leaves_the_share_and_names_the_leader() -> None:
     circle = Circle(names(3))
-    circle.fate = lambda sender, _to, message: int(not (sender == B and getattr(message, "stage", "") == TWO))
+    circle.fate = lambda sender, _to, message: int(not (sender == B and getattr(message, "stage", "") == ROUND2))
     assert not circle.make_key(wait_s=5.0)
     circle.restart(B)
     circle.wait(50.0)
@@ -179,7 +179,7 @@ def test_parts_that_come_before_the_opening_wait_for_it_in_bounds() -> None:
     circle.fate = lambda sender, to, message: int(not (to == C and getattr(message, "stage", "") == OPEN))
     assert not circle.make_key(wait_s=1.0)
     for number in range(500):
-        circle.give(C, Arrived(Topic(Kind.KEYS, A, C), part(ONE, attempt=2 + number)))
+        circle.give(C, Arrived(Topic(Kind.KEYS, A, C), part(ROUND1, attempt=2 + number)))
     circle.fate = lambda *_: 1
     circle.wait(40.0, lambda: circle.office.maker.key is not None)
     assert circle.office.maker.key is not None
@@ -192,8 +192,8 @@ def test_parts_that_come_before_the_opening_wait_for_it_in_bounds() -> None:
     ("event", "reason"),
     [
         (opened(sender=B), "leader-1 is not the coordinator and opens no key generation"),
-        (from_(C, part(ONE)), "leader-2 takes no part in this key generation"),
-        (from_(B, part(TWO)), "a leader does not expect the stage 'two'"),
+        (from_(C, part(ROUND1)), "leader-2 takes no part in this key generation"),
+        (from_(B, part(ROUND2)), "a leader does not expect the stage 'two'"),
     ],
 )
 def test_what_does_not_belong_is_dropped_with_its_sender_named(event: Arrived, reason: str) -> None:
@@ -291,7 +291,7 @@ def test_a_device_that_leads_no_longer_deletes_its_key_share() -> None:
 
 
 def test_receipts_without_a_conversation_are_ignored() -> None:
-    assert keeper().handle(from_(B, PartReceipt(1, 1, ONE, (0,))), 0.0) == []
+    assert keeper().handle(from_(B, PartReceipt(1, 1, ROUND1, (0,))), 0.0) == []
 
 
 def test_begun_sends_to_everyone_and_the_coordinator() -> None:
@@ -305,5 +305,5 @@ def test_begun_sends_to_everyone_and_the_coordinator() -> None:
     assert set(first) == {
         (sender, to, stage)
         for sender, other in ((A, B), (B, A))
-        for to, stage in ((other, ONE), (other, DEAL), (COORDINATOR, ONE), (COORDINATOR, TWO))
+        for to, stage in ((other, ROUND1), (other, DEAL), (COORDINATOR, ROUND1), (COORDINATOR, ROUND2))
     }

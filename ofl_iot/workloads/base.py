@@ -64,11 +64,13 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """How well a model does on `count` samples: share of right answers, and mean loss in nats."""
+    """How well a model does on `count` samples: share of right answers, mean loss, and whatever else is measured."""
 
     accuracy: float
     loss: float
     count: int
+    metrics: dict[str, float] = {}
+    """By name; empty for models that are judged by accuracy alone."""
 
 
 class Workload(Protocol):

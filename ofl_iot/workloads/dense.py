@@ -1,4 +1,5 @@
-"""Fully connected networks in plain numpy: rectified hidden layers, softmax output, cross-entropy loss.
+"""Fully connected networks in plain numpy: rectified hidden layers; softmax output with cross-entropy, or linear output
+with the mean squared error.
 
 Each layer's weights have one more row than inputs, the bias, and every batch of activations one more column
 of ones. So a layer is one matrix product, a gradient is written straight into its place in the flat vector,
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,16 +22,18 @@ from ofl_iot.workloads.training import Rows, batches, check_converged, checked, 
 
 Matrix = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
+Targets = Labels | Matrix
+Output = Literal["softmax", "linear"]
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """Read-only samples: `features` with a last column of ones, and a label for each row."""
+    """Read-only samples: `features` with a last column of ones, and a label (or a row of numbers) for each row."""
 
     features: Matrix
-    labels: Labels
+    labels: Any
 
     @classmethod
-    def of(cls, inputs: Matrix, labels: Labels) -> Samples:
+    def of(cls, inputs: Matrix, labels: Targets) -> Samples:
         """Add the column of ones and protect the arrays from changes."""
         ones = np.ones((len(inputs), 1), dtype=np.float32)
         features, labels = np.hstack([inputs, ones], dtype=np.float32), labels.copy()
@@ -42,6 +46,7 @@ class DenseNet(msgspec.Struct, frozen=True):
     """A network given by the widths of its layers: inputs, hidden layers if any, classes."""
 
     widths: tuple[int, ...]
+    output: Output = "softmax"
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -56,7 +61,7 @@ class DenseNet(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> bytes:
         """Eight bytes that identify the architecture."""
-        text = "dense relu softmax " + "-".join(map(str, self.widths))
+        text = f"dense relu {self.output} " + "-".join(map(str, self.widths))
         return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
     def initial(self, seed: int) -> Vector:
@@ -78,16 +83,23 @@ class DenseNet(msgspec.Struct, frozen=True):
             start += rows * columns
         return views
 
-    def evaluate(self, params: Vector, features: Matrix, labels: Labels) -> Evaluation:
-        """Judge `params` on samples."""
+    def evaluate(self, params: Vector, features: Matrix, labels: Targets) -> Evaluation:
+        """Judge `params` on samples; accuracy is 0 where nothing is classified."""
         if not len(labels):
             raise ConfigError("no samples to evaluate on: give this party data")
+        outputs = self.outputs(params, features)
+        hits = np.count_nonzero(outputs.argmax(axis=1) == labels) if self.output == "softmax" else 0
+        return Evaluation(accuracy=float(hits / len(labels)), loss=self.loss(outputs, labels), count=len(labels))
+
+    def outputs(self, params: Vector, features: Matrix) -> Matrix:
+        """Return what the last layer gives for samples that end in a one: logits, or predicted numbers."""
         with np.errstate(over="ignore", invalid="ignore"):
-            probabilities = _softmax(_forward(self.layers(checked(params, self.size)), features)[-1])
-            of_labels = probabilities[np.arange(len(labels)), labels]
-            loss = -np.log(np.maximum(of_labels, np.finfo(np.float32).tiny)).mean()
-        hits = np.count_nonzero(probabilities.argmax(axis=1) == labels)
-        return Evaluation(accuracy=float(hits / len(labels)), loss=float(loss), count=len(labels))
+            return _forward(self.layers(checked(params, self.size)), features)[-1]
+
+    def loss(self, outputs: Matrix, labels: Targets) -> float:
+        """Return the mean loss of outputs: cross-entropy in nats, or the mean squared error."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _losses(self.output, outputs.copy(), labels)[0] / len(labels)
 
     def train(
         self, params: Vector, samples: Samples, rows: Rows, job: TrainJob, rng: np.random.Generator
@@ -100,8 +112,8 @@ class DenseNet(msgspec.Struct, frozen=True):
         loss, seen = 0.0, 0
         with np.errstate(over="ignore", invalid="ignore"):
             for batch in batches(rows, job, rng):
-                features, labels = samples.features.take(batch, axis=0), samples.labels.take(batch)
-                loss += _sum_gradients(layers, gradients, features, labels, job.clip_norm)
+                features, labels = samples.features.take(batch, axis=0), samples.labels.take(batch, axis=0)
+                loss += _sum_gradients(layers, gradients, features, labels, job.clip_norm, self.output)
                 seen += len(batch)
                 if job.clip_norm is None:
                     gradient /= len(batch)
@@ -136,19 +148,35 @@ def _softmax(logits: Matrix) -> Matrix:
     return logits
 
 
+def _losses(output: Output, outputs: Matrix, labels: Any) -> tuple[float, Matrix]:
+    """Return the summed loss of a batch and, in place of the outputs, the errors at them."""
+    if output == "linear":
+        outputs -= labels
+        loss = float(np.square(outputs, dtype=np.float64).mean(axis=1).sum())
+        outputs *= np.float32(2 / outputs.shape[1])
+        return loss, outputs
+    error = _softmax(outputs)
+    own = (np.arange(len(labels)), labels)
+    loss = -float(np.log(np.maximum(error[own], np.finfo(np.float32).tiny)).sum())
+    error[own] -= 1.0
+    return loss, error
+
+
 def _sum_gradients(
-    layers: list[Matrix], gradients: list[Matrix], features: Matrix, labels: Labels, clip_norm: float | None
+    layers: list[Matrix],
+    gradients: list[Matrix],
+    features: Matrix,
+    labels: Any,
+    clip_norm: float | None,
+    output: Output = "softmax",
 ) -> float:
     """Write the samples' gradients, each clipped if asked, summed into `gradients`; return the summed loss.
 
     A sample's gradient of a layer is the outer product of the layer's input a and the error d at its output,
     so its squared norm over all layers is Σ |a|²·|d|² and no gradient of a single sample is ever formed.
     """
-    *inputs, logits = _forward(layers, features)
-    error = _softmax(logits)
-    own = (np.arange(len(labels)), labels)
-    of_labels = error[own]
-    error[own] -= 1.0
+    *inputs, outputs = _forward(layers, features)
+    loss, error = _losses(output, outputs, labels)
     errors = [error]
     for weights, hidden in zip(layers[:0:-1], inputs[:0:-1], strict=True):
         error = (error @ weights[:-1].T) * (hidden[:, :-1] > 0.0)
@@ -159,7 +187,7 @@ def _sum_gradients(
         errors = [error * scale[:, None] for error in errors]
     for target, activation, error in zip(gradients, inputs, errors, strict=True):
         np.matmul(activation.T, error, out=target)
-    return -float(np.log(np.maximum(of_labels, np.finfo(np.float32).tiny)).sum())
+    return loss
 
 
 def _row_squares(matrix: Matrix) -> Vector:

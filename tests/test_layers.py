@@ -28,6 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "robust": LEAVES,
     "transport": LEAVES | {"identity"},
     "workloads": {"errors", "privacy"},
+    "apps": {"errors", "privacy", "workloads"},
     "roles": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust"},
     "jobs": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "identity", "robust", "roles", "workloads"},
     "runtime": LEAVES

@@ -1,1 +1,1 @@
-"""Anyone's model and data: what a user writes, how it is loaded, and the process it runs in. Nothing here needs torch."""
+"""Anyone's model and data: what a user writes, how it is loaded, the process it runs in. Nothing here needs torch."""

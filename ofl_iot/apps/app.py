@@ -11,7 +11,7 @@ from ofl_iot.apps.metrics import as_metrics
 from ofl_iot.errors import ConfigError
 
 Reader: TypeAlias = Callable[[str], Any]
-"""From `--data` to samples: `(x, y)` as arrays or tensors, `x` alone to reconstruct, a map-style Dataset or a Source."""
+"""From `--data` to samples: arrays or tensors `(x, y)`, `x` alone to rebuild it, a map-style Dataset or a Source."""
 Measure: TypeAlias = Callable[[Any, Any], Any]
 """From outputs and targets to a number."""
 Optimiser: TypeAlias = Literal["sgd", "adam"]

@@ -1,4 +1,4 @@
-"""The model card: what must be equal for two parties' vectors to mean the same, its digest, and differences in words."""
+"""The model card: what must be equal for two parties' vectors to mean the same; its digest; differences in words."""
 
 from __future__ import annotations
 

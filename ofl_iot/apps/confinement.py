@@ -1,4 +1,4 @@
-"""What the process that runs user code cannot do: outlive its agent, outgrow its limit, read the agent's keys and ledger.
+"""Bounds for the process that runs user code: it dies with its agent, keeps to its memory, cannot read keys and ledger.
 
 This guards against accidents, not against malice: the process runs as the agent's user.
 """
@@ -44,6 +44,11 @@ def limit_memory(mebibytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (mebibytes << 20, mebibytes << 20))
 
 
+def landlock_version() -> int:
+    """Return which version of Landlock the kernel has; 0 or less for none."""
+    return int(ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG))
+
+
 def hide(secrets: Iterable[Path], keep: Iterable[Path]) -> bool:
     """Make files and folders unreachable for the rest of this process's life; whether the kernel could.
 
@@ -54,8 +59,7 @@ def hide(secrets: Iterable[Path], keep: Iterable[Path]) -> bool:
     kept = [path.resolve() for path in keep if path.exists()]
     if not hidden or any(secret.is_relative_to(path) for secret in hidden for path in kept):
         return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
+    libc, version = ctypes.CDLL(None, use_errno=True), landlock_version()
     if version < 1:
         return False
     handled = _ALL_RIGHTS_V1 | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
@@ -73,11 +77,12 @@ def hide(secrets: Iterable[Path], keep: Iterable[Path]) -> bool:
 
 
 def _around(hidden: list[Path]) -> Iterator[Path]:
-    """Everything beside the hidden paths and the folders that lead to them."""
+    """Everything beside the hidden paths and the folders that lead to them; where a link leads is beside them, too."""
     ways = {parent for path in hidden for parent in path.parents}
     for way in ways:
         with contextlib.suppress(OSError):
-            yield from (entry for entry in way.iterdir() if entry not in ways and entry not in hidden)
+            beside = (entry for entry in way.iterdir() if entry not in ways and entry not in hidden)
+            yield from (entry for entry in beside if not entry.is_symlink())
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, handled: int) -> None:

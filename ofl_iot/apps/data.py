@@ -77,7 +77,7 @@ def as_records(given: Any, *, what: str = "samples") -> Records:
         inputs, targets = given, given
     else:
         raise ConfigError(f"{what} must return (x, y), x alone or a Dataset, not {_describe(given)}")
-    several = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    several = inputs if isinstance(inputs, tuple) else (inputs,)
     arrays = tuple(_array(each, f"{what}: input {n}") for n, each in enumerate(several, 1))
     wanted = _array(targets, f"{what}: targets")
     if not arrays or any(len(each) != len(wanted) for each in arrays):
@@ -120,7 +120,7 @@ def _finite(records: Records) -> Records:
     good = np.ones(len(records), dtype=bool)
     for each in (*records.inputs, records.targets):
         if each.dtype.kind == "f":
-            good &= np.isfinite(each).reshape(len(each), -1).all(axis=1)
+            good &= np.isfinite(each).all(axis=tuple(range(1, each.ndim)))
     bad = int((~good).sum())
     if not bad:
         return records
@@ -142,7 +142,7 @@ def _from_dataset(dataset: Any, what: str) -> tuple[Any, Any]:
 
 def _stacked(values: list[Any], what: str) -> Any:
     if isinstance(values[0], tuple | list):
-        return [_stacked([value[n] for value in values], what) for n in range(len(values[0]))]
+        return tuple(_stacked([value[n] for value in values], what) for n in range(len(values[0])))
     try:
         return np.stack([np.asarray(value) for value in values])
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from ofl_iot.apps.data import Records
 from ofl_iot.workloads.splits import split_dirichlet
@@ -27,10 +28,11 @@ def deal_records(records: Records, devices: int, *, seed: int, alpha: float) -> 
     return [records.take(rows) for rows in split_dirichlet(_kinds(records), devices, seed, alpha=alpha)]
 
 
-def _kinds(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _kinds(records: Records) -> npt.NDArray[np.int64]:
     targets = records.targets
     if targets.ndim == 1 and targets.dtype.kind in "iub":
         return targets.astype(np.int64)
     level = targets.reshape(len(targets), -1).astype(np.float64).mean(axis=1)
     edges = np.quantile(level, np.linspace(0, 1, 9)[1:-1])
-    return np.searchsorted(edges, level).astype(np.int64)
+    places: npt.NDArray[np.int64] = np.searchsorted(edges, level).astype(np.int64)
+    return places

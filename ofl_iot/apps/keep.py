@@ -13,6 +13,11 @@ from ofl_iot.apps.data import Records, fits, joined
 from ofl_iot.errors import ConfigError
 
 
+def _at_least_one(count: int, name: str) -> None:
+    if count < 1:
+        raise ConfigError(f"{name}({count}): keep at least 1 record")
+
+
 @dataclass(frozen=True)
 class Newest:
     """Keep the newest `count` records."""
@@ -92,8 +97,3 @@ class Buffer:
             elif (drawn := int(self._rng.integers(self.seen + number + 1))) < self._keep.count:
                 place[drawn] = held + number
         return np.array(place, dtype=np.int64)
-
-
-def _at_least_one(count: int, name: str) -> None:
-    if count < 1:
-        raise ConfigError(f"{name}({count}): keep at least 1 record")

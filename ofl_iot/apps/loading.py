@@ -1,4 +1,4 @@
-"""`--app`: a file (`vibration.py:app`), a module (`vibration:app`), a built-in name or an installed package's entry point."""
+"""`--app`: a file (`vibration.py:app`), a module (`vibration:app`) or an entry point of an installed package."""
 
 from __future__ import annotations
 

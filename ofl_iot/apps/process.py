@@ -17,12 +17,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 import numpy as np
@@ -73,9 +72,9 @@ class TrainerProcess:
     """A Runner whose app is loaded elsewhere."""
 
     def __init__(
-        self, app: str, limits: Limits = Limits(), *, hidden: tuple[Path, ...] = (), keep: tuple[Path, ...] = ()
+        self, app: str, limits: Limits | None = None, *, hidden: tuple[Path, ...] = (), keep: tuple[Path, ...] = ()
     ) -> None:
-        self._app, self._limits = app, limits
+        self._app, self._limits = app, limits or Limits()
         self._hidden, self._keep = hidden, keep
         self._running: _Running | None = None
         self._map: mmap.mmap | None = None
@@ -120,7 +119,7 @@ class TrainerProcess:
         """Return untrained values."""
         with self._job():
             self._ask({"op": "initial", "seed": seed})
-            return self._shared().copy()
+            return np.array(self._shared())
 
     def train(
         self, party: int, vector: Vector, job: TrainJob, *, count: int, entropy: bytes | None = None
@@ -131,7 +130,7 @@ class TrainerProcess:
             plain = msgspec.to_builtins(job)
             seed = (entropy or b"").hex()
             done = self._ask({"op": "train", "party": party, "job": plain, "count": count, "entropy": seed})
-            return self._shared().copy(), TrainReport(done["steps"], done["sampling_rate"], _number(done["loss"]))
+            return np.array(self._shared()), TrainReport(done["steps"], done["sampling_rate"], _number(done["loss"]))
 
     def evaluate(self, party: int, vector: Vector) -> Judged:
         """Judge on the party's records."""
@@ -170,7 +169,7 @@ class TrainerProcess:
         self._starter.shutdown()
 
     @contextlib.contextmanager
-    def _job(self) -> Any:
+    def _job(self) -> Iterator[None]:
         """One job, with a process to run it; what fails is counted."""
         with self._one:
             if self._idle is not None:
@@ -198,7 +197,7 @@ class TrainerProcess:
             self._forget()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         memory = os.memfd_create("ofl-vector", os.MFD_CLOEXEC)
-        said = tempfile.TemporaryFile("a+b")
+        said = tempfile.TemporaryFile("a+b")  # noqa: SIM115  # closed with the process
         scratch = tempfile.mkdtemp(prefix="ofl-app-")
         process = self._starter.submit(self._spawn, theirs.fileno(), memory, said, scratch).result()
         theirs.close()
@@ -239,7 +238,7 @@ class TrainerProcess:
         self._map = mmap.mmap(self._running.memory, 4 * described.size)
         self._vector = np.frombuffer(self._map, np.float32)
         if self._hidden and not about["hidden"]:
-            log.info("the kernel does not keep the app from reading the agent's files (no Landlock, or data beside them)")
+            log.info("the app could read the agent's files reason=no Landlock in this kernel, or data around them")
         for request in self._opened.values():
             self._ask(request, self._limits.start_s)
 
@@ -301,11 +300,11 @@ class TrainerProcess:
             return
         if self._running.said.seek(0, os.SEEK_END) > _SAID_BYTES:
             self._running.said.truncate(0)
-        self._idle = threading.Timer(self._limits.idle_s, self._end_if_idle, (time.monotonic(),))
+        self._idle = threading.Timer(self._limits.idle_s, self._end_if_idle)
         self._idle.daemon = True
         self._idle.start()
 
-    def _end_if_idle(self, _since: float) -> None:
+    def _end_if_idle(self) -> None:
         if self._one.acquire(blocking=False):
             try:
                 self.stop()
@@ -334,5 +333,3 @@ def _last_words(said: IO[bytes]) -> str:
         if line.startswith("  File ") and "site-packages" not in line and own not in line and "<frozen" not in line
     ]
     return "\n".join(frames[:3]) or text[-300:].strip()
-
-

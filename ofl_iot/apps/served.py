@@ -65,9 +65,7 @@ def model_of(app: App) -> Model:
     """Make the app's model."""
     if isinstance(app, NumpyApp):
         return NumpyModel(app)
-    from ofl_iot.apps.torch_model import TorchModel
-
-    return TorchModel(app)
+    raise ConfigError(f"{app.name} needs the PyTorch engine, which this version does not have yet")
 
 
 class ServedApp:
@@ -126,7 +124,7 @@ class ServedApp:
     def initial(self, seed: int) -> Vector:
         """Return untrained values."""
         self._model.initial(seed)
-        return self._vector.copy()
+        return np.array(self._vector)
 
     def train(
         self,
@@ -146,7 +144,7 @@ class ServedApp:
         if vector is not self._vector:
             self._vector[:] = vector
         report = self._model.train(records, job, entropy, progress)
-        return self._vector.copy(), report
+        return np.array(self._vector), report
 
     def evaluate(self, party: int, vector: Vector) -> Judged:
         """Judge the values on the party's records."""
@@ -184,4 +182,3 @@ class ServedApp:
         records = as_records(dataset)
         party.dataset = (dataset, len(dataset), records)
         return records if len(records) else None
-

@@ -159,7 +159,7 @@ def read_file(path: Path) -> Any:
 
 
 def _read_npz(path: Path) -> Any:
-    with np.load(path, allow_pickle=False) as held:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
         if "x" not in held:
             raise ConfigError(f"it holds {', '.join(held.files) or 'nothing'}: name the inputs x and the targets y")
         return (held["x"], held["y"]) if "y" in held else held["x"]

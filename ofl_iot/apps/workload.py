@@ -24,7 +24,13 @@ class AppWorkload:
     """
 
     def __init__(
-        self, runner: Runner, party: int = 0, *, private: bool = True, repeats: bool = False, keep_at: Path | None = None
+        self,
+        runner: Runner,
+        party: int = 0,
+        *,
+        private: bool = True,
+        repeats: bool = False,
+        keep_at: Path | None = None,
     ) -> None:
         self._runner = runner
         self._party = party

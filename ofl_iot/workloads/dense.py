@@ -113,7 +113,7 @@ class DenseNet(msgspec.Struct, frozen=True):
         with np.errstate(over="ignore", invalid="ignore"):
             for batch in batches(rows, job, rng):
                 features, labels = samples.features.take(batch, axis=0), samples.labels.take(batch, axis=0)
-                loss += _sum_gradients(layers, gradients, features, labels, job.clip_norm, self.output)
+                loss += _sum_gradients(layers, gradients, features, labels, job.clip_norm, output=self.output)
                 seen += len(batch)
                 if job.clip_norm is None:
                     gradient /= len(batch)
@@ -168,6 +168,7 @@ def _sum_gradients(
     features: Matrix,
     labels: Any,
     clip_norm: float | None,
+    *,
     output: Output = "softmax",
 ) -> float:
     """Write the samples' gradients, each clipped if asked, summed into `gradients`; return the summed loss.

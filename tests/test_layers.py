@@ -114,7 +114,7 @@ IMPORTS = [
 def package_of(module: str) -> str:
     """`protocol` for `ofl_iot.protocol.codec`; empty for `ofl_iot` itself and what is not ours."""
     words = module.split(".")
-    return words[1] if words[0] == "ofl_iot" and len(words) > 1 else ""
+    return words[1] if words[0] == "ofl_iot" and len(words) > 1 and words[1] != "__init__" else ""
 
 
 def broken(rule: Iterator[Import]) -> str:

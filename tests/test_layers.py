@@ -60,7 +60,11 @@ DATES = {"ofl_iot.identity.dates": {"datetime"}}
 """Dates are values, and certificates are written with them; the clock is not read there."""
 
 HEAVY = {"scipy", "sklearn", "numba", "dp_accounting", "rich", "torch", "torch_geometric", "matplotlib", "psutil"}
-HEAVY_AT_HOME = {"ofl_iot.crypto.kernels": {"numba"}, "ofl_agents.sim.display": {"rich"}}
+HEAVY_AT_HOME = {
+    "ofl_iot.crypto.kernels": {"numba"},
+    "ofl_iot.crypto.lean.kernels": {"numba"},
+    "ofl_agents.sim.display": {"rich"},
+}
 ONLY_IN = {"paho": "ofl_iot.transport", "amqtt": "ofl_broker"}
 PROGRAMS = {"ofl_agents", "ofl_broker", "ofl_research"}
 

@@ -63,6 +63,10 @@ class KeyContext:
             raise CryptoError(f"{member} is no member of the key of term {self.term}")
         return self.members.index(member) + 1
 
+    def point_of_name(self, name: str) -> int:
+        """The evaluation point of a member that a received object names."""
+        return self.point_of(DeviceId(name))
+
     def check_active(self, active: tuple[DeviceId, ...]) -> None:
         """Refuse a set that cannot or must not decrypt."""
         for member in active:

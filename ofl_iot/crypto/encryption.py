@@ -40,7 +40,7 @@ class PublicKey(Framed):
 
     origin: Origin
     b: Residues
-    """`(limbs of Q·P, N)`."""
+    """`(limbs of Q, N)`."""
 
     @property
     def context(self) -> KeyContext:
@@ -49,7 +49,7 @@ class PublicKey(Framed):
 
     @classmethod
     def layout(cls, params: ParameterSet) -> tuple[int, ...]:
-        return (len(params.primes + params.special_primes),)
+        return (len(params.primes),)
 
     def body(self) -> tuple[Note, tuple[Residues, ...]]:
         return _KeyNote(), (self.b[:, None, :],)
@@ -105,7 +105,7 @@ def common_polynomial(context: KeyContext, purpose: str, rows: int = 1, limbs: i
     """Public uniform polynomials that all members derive alike from the key's id: `(limbs, rows, N)`."""
     params = context.params
     seed = b"ofl-iot common v1 " + context.key_id + purpose.encode()
-    chain = (params.primes + params.special_primes)[:limbs]
+    chain = params.primes[:limbs]
     return np.stack(
         [sampling.uniform_from_seed(seed, p, rows * params.degree).reshape(rows, params.degree) for p in chain]
     )

@@ -40,8 +40,6 @@ class Kind(enum.IntEnum):
     """What a frame carries."""
 
     MODEL = 1
-    SEEDED_MODEL = 2
-    SWITCHING_KEY = 3
     KEY_CONTRIBUTION = 4
     RELIN_CONTRIBUTION = 5
     KEY_DEAL = 6
@@ -125,7 +123,7 @@ def row_bytes(params: ParameterSet, layout: Sequence[int]) -> int:
 
 
 def _limb_bits(params: ParameterSet, layout: Sequence[int]) -> list[int]:
-    chain = params.primes + params.special_primes
+    chain = params.primes
     return [p.bit_length() for limbs in layout for p in chain[:limbs]]
 
 
@@ -283,7 +281,7 @@ def _unpack(
             )
     total = split[0][0].total_rows
     stacks = tuple(np.empty((limbs, total, params.degree), dtype=np.uint32) for limbs in layout)
-    chain = params.primes + params.special_primes
+    chain = params.primes
     row = 0
     for header, payload in split:
         words = np.frombuffer(bytes(payload), dtype="<u8")  # a copy, because the payload may start anywhere

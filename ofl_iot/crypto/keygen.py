@@ -37,7 +37,7 @@ class _DealNote(Note, frozen=True):
 
 
 def _all_limbs(params: ParameterSet) -> int:
-    return len(params.primes + params.special_primes)
+    return len(params.primes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,8 +43,6 @@ class ParameterSet:
     """N: coefficients of a polynomial, so parameters a ciphertext."""
     primes: tuple[int, ...]
     """The primes of Q; the first `DECRYPTION_LIMBS` of them make q_dec."""
-    special_primes: tuple[int, ...] = ()
-    """The primes of P, used while a ciphertext changes keys; empty when it never does."""
     scale_bits: int = 41
     """A parameter x is encoded as round(x · 2^scale_bits)."""
     bound: float = 16.0
@@ -55,10 +53,9 @@ class ParameterSet:
 
     def __post_init__(self) -> None:
         check_security(self.degree, self.log_modulus, self.security_bits)
-        chain = self.primes + self.special_primes
-        if len(set(chain)) != len(chain):
+        if len(set(self.primes)) != len(self.primes):
             raise ConfigError(f"parameter set {self.name!r}: a prime is listed twice")
-        for prime in chain:
+        for prime in self.primes:
             if prime >= MAX_PRIME or prime % (2 * self.degree) != 1 or not is_prime(prime):
                 raise ConfigError(
                     f"parameter set {self.name!r}: {prime} must be a prime below 2^30 "
@@ -75,19 +72,14 @@ class ParameterSet:
         return math.prod(self.primes)
 
     @property
-    def special_modulus(self) -> int:
-        """P, the extra modulus of key switching (1 when there is none)."""
-        return math.prod(self.special_primes)
-
-    @property
     def decryption_modulus(self) -> int:
         """q_dec, the small modulus of threshold decryption."""
         return math.prod(self.primes[:DECRYPTION_LIMBS])
 
     @property
     def log_modulus(self) -> float:
-        """log2(Q·P), what the security table limits."""
-        return math.log2(self.modulus * self.special_modulus)
+        """log2(Q), what the security table limits."""
+        return math.log2(self.modulus)
 
     @property
     def scale(self) -> float:
@@ -152,16 +144,10 @@ MAIN: Final = ParameterSet(
 """24+24+24+23 bits: log Q = 95 of the 109 that degree 4096 allows. A larger Q would buy range for scores, not accuracy
 of the aggregate, and costs bytes."""
 
-SEEDED: Final = ParameterSet(
-    name="seeded",
-    code=2,
-    degree=8192,
-    primes=(133857281, 67043329, 66994177, 66961409),
-    special_primes=(1073692673, 1073643521),
-)
-"""Uploads of half the size: log QP = 165 of the 218 that degree 8192 allows."""
+LEAN: Final = ParameterSet(name="lean", code=3, degree=MAIN.degree, primes=MAIN.primes)
+"""The ring of `main` for the sketches of lean rounds (`ofl_iot.crypto.lean`): models are masked, not encrypted here."""
 
-PARAMETER_SETS: Final = {chosen.name: chosen for chosen in (MAIN, SEEDED)}
+PARAMETER_SETS: Final = {chosen.name: chosen for chosen in (MAIN, LEAN)}
 
 
 def parameter_set(name: str) -> ParameterSet:

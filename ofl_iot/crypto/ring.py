@@ -1,7 +1,7 @@
 """The ring R_Q = Z_Q[X]/(X^N + 1) by residues: one transformed row of uint32 for each prime.
 
 A stack of polynomials is an array `(limbs, rows, N)` of residues in transformed (NTT) form, one limb for each prime
-of a prefix of Q's primes (and P's behind them); a single polynomial is `(limbs, N)`. The transform's order agrees with
+of a prefix of Q's primes; a single polynomial is `(limbs, N)`. The transform's order agrees with
 Microsoft SEAL's: the smallest primitive 2N-th root, bit-reversed.
 """
 
@@ -94,7 +94,7 @@ class Ring:
     def __init__(self, params: ParameterSet) -> None:
         self.params = params
         self.degree = params.degree
-        self.moduli = params.primes + params.special_primes
+        self.moduli = params.primes
         self.primes = tuple(Prime.of(p, params.degree) for p in self.moduli)
 
     def transform(self, rows: Residues, limb: int) -> None:

@@ -166,13 +166,12 @@ class ScalarRequest(Framed):
     @cached_property
     def ciphertext_id(self) -> bytes:
         """Digest of the ciphertexts alone: a leader never answers the same ones for two requests."""
-        return hashlib.sha256(self.c1.tobytes()).digest()[:16]
+        return hashlib.sha256(self.c1.astype("<u4").tobytes()).digest()[:16]
 
     @cached_property
     def request_id(self) -> bytes:
         """Digest of the ciphertexts and of everything said about them."""
-        said = repr((self.contributors, self.filters, self.queries, self.sigmas))
-        return request_digest(self.origin, self.active, self.ciphertext_id, said)
+        return request_digest(self.origin, self.ciphertext_id, self.body()[0])
 
     @classmethod
     def layout(cls, params: ParameterSet) -> tuple[int, ...]:  # noqa: ARG003

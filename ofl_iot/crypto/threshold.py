@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -31,6 +32,8 @@ from ofl_iot.errors import CryptoError, WrongShareError
 from ofl_iot.ids import COORDINATOR, DeviceId
 
 _BATCH = 16
+_DIGEST_VERSION = 1
+"""Of the fields under a request's id: leaders of another version must not be taken for liars."""
 
 
 class _RequestNote(Note, frozen=True):
@@ -66,12 +69,12 @@ class DecryptionRequest(Framed):
     @cached_property
     def ciphertext_id(self) -> bytes:
         """Digest of the ciphertext alone: a leader never answers the same one for two requests."""
-        return hashlib.sha256(self.c1.tobytes()).digest()[:16]
+        return hashlib.sha256(self.c1.astype("<u4").tobytes()).digest()[:16]
 
     @cached_property
     def request_id(self) -> bytes:
         """Digest of the ciphertext and of everything said about it."""
-        return request_digest(self.origin, self.active, self.ciphertext_id, repr((self.n_params, self.contributors)))
+        return request_digest(self.origin, self.ciphertext_id, self.body()[0])
 
     @classmethod
     def layout(cls, params: ParameterSet) -> tuple[int, ...]:  # noqa: ARG003
@@ -138,10 +141,11 @@ class DecryptionShare(Framed):
         return cls(origin, note.request_id, stacks[0])
 
 
-def request_digest(origin: Origin, active: Sequence[str], ciphertext_id: bytes, rest: str) -> bytes:
-    """16 bytes that name a request and all it says."""
-    text = repr((origin.context.key_id, origin.round_no, tuple(active), ciphertext_id, rest))
-    return hashlib.sha256(text.encode()).digest()[:16]
+def request_digest(origin: Origin, ciphertext_id: bytes, note: Note) -> bytes:
+    """16 bytes that name a request and all it says: SHA-256 of a version byte and a msgpack array of the fields."""
+    fields = (origin.context.key_id, int(origin.round_no), ciphertext_id, note)
+    encoded = bytes([_DIGEST_VERSION]) + msgspec.msgpack.encode(fields)
+    return hashlib.sha256(b"ofl-iot decryption request\n" + encoded).digest()[:16]
 
 
 def lagrange(context: KeyContext, active: Sequence[DeviceId], member: DeviceId, p: int) -> int:

@@ -12,7 +12,7 @@ from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, encrypt
 from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.keygen import KeyShare, LeaderSecret
-from ofl_iot.crypto.params import MAIN, SEEDED, ParameterSet
+from ofl_iot.crypto.params import MAIN, ParameterSet
 from ofl_iot.crypto.relinearisation import RelinKey
 from ofl_iot.ids import DeviceId, FederationId, Term
 
@@ -62,12 +62,6 @@ def make_term(params: ParameterSet, threshold: int = 3, seed: int = 1, attempt: 
 def term() -> Term3:
     """The main parameter set, 3 of 5."""
     return make_term(MAIN)
-
-
-@pytest.fixture(scope="session")
-def seeded_term() -> Term3:
-    """The seeded parameter set, 3 of 5."""
-    return make_term(SEEDED)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from ofl_iot.crypto import frames as wire
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, encrypt
 from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.keygen import KEY_ROUND
-from ofl_iot.crypto.params import MAIN, SEEDED
+from ofl_iot.crypto.params import LEAN, MAIN
 from ofl_iot.crypto.scalars import ScalarShare
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, Term
@@ -136,7 +136,7 @@ def test_what_belongs_elsewhere_is_refused_by_sender(term, other_term, model) ->
             origin, context=replace(context, federation=FederationId("airport"))
         ),
         "made under another key": replace(origin, context=other_term.context),
-        "parameter set 'main', the term uses 'seeded'": replace(origin, context=replace(context, params=SEEDED)),
+        "parameter set 'main', the term uses 'lean'": replace(origin, context=replace(context, params=LEAN)),
     }
     for complaint, wrong in expected.items():
         with pytest.raises(CryptoError, match=f"model from truck-0: .*{complaint}"):

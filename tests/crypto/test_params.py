@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ofl_iot.crypto import noise
 from ofl_iot.crypto.context import KeyContext, threshold_of
 from ofl_iot.crypto.params import (
+    LEAN,
     MAIN,
     MAX_LOG_MODULUS,
     PARAMETER_SETS,
-    SEEDED,
     check_security,
     is_prime,
     parameter_set,
@@ -40,14 +40,14 @@ def test_primality_agrees_with_trial_division(number: int) -> None:
 
 def test_the_named_sets_are_128_bit_secure_with_room() -> None:
     assert MAIN.log_modulus < 95 < MAX_LOG_MODULUS[128][MAIN.degree]
-    assert SEEDED.log_modulus < 165 < MAX_LOG_MODULUS[128][SEEDED.degree]
+    assert LEAN.log_modulus < 95 < MAX_LOG_MODULUS[128][LEAN.degree]
 
 
 def test_a_set_below_its_level_cannot_be_built() -> None:
     with pytest.raises(ConfigError, match="below 256-bit security"):
         replace(MAIN, security_bits=256)
     with pytest.raises(ConfigError, match="below 128-bit security"):
-        replace(MAIN, primes=(*SEEDED.primes, SEEDED.special_primes[0]))
+        replace(MAIN, primes=(*MAIN.primes, 1073692673))
     with pytest.raises(ConfigError, match="security level 100"):
         replace(MAIN, security_bits=100)
     with pytest.raises(ConfigError, match="ring degree 3000"):
@@ -77,7 +77,6 @@ def test_sets_are_found_by_name_and_number_only() -> None:
 
 def test_ten_leaders_stay_within_the_promised_error() -> None:
     assert noise.error_bound(MAIN, 10, 10) < 2e-4
-    assert noise.error_bound(SEEDED, 10, 10) < 2e-4
 
 
 def test_rows_cover_every_parameter() -> None:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ofl_iot.crypto import kernels
-from ofl_iot.crypto.params import MAIN, SEEDED
+from ofl_iot.crypto.params import LEAN, MAIN
 from ofl_iot.crypto.ring import Prime, conjugate, ring_of
 
 SMALL = 64
-PRIMES = [MAIN.primes[0], MAIN.primes[3], SEEDED.special_primes[0]]
+PRIMES = [MAIN.primes[0], MAIN.primes[3], 1073692673]
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -55,7 +55,7 @@ def test_products_of_transforms_are_negacyclic_products(p: int, seed: int) -> No
     assert untransform(prime, product).tolist() == negacyclic(x.tolist(), y.tolist(), p)
 
 
-@given(st.sampled_from([MAIN, SEEDED]), seeds)
+@given(st.sampled_from([MAIN, LEAN]), seeds)
 @settings(max_examples=10, deadline=None)
 def test_the_inverse_transform_undoes_the_transform(params, seed: int) -> None:
     ring = ring_of(params)

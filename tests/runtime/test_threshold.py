@@ -146,7 +146,7 @@ def other_key(circle: Circle) -> KeyContext:
 
 
 def other_set(circle: Circle) -> KeyContext:
-    return replace(key_of(circle), params=parameter_set("seeded"))
+    return replace(key_of(circle), params=parameter_set("lean"))
 
 
 ZERO = np.zeros(SIZE, np.float32)

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ofl_iot.crypto import keygen, relinearisation, seeded
+from ofl_iot.crypto import keygen, relinearisation
 from ofl_iot.crypto.context import KeyContext, Origin
 from ofl_iot.crypto.encryption import PublicKey, encrypt, weighted_sum
 from ofl_iot.crypto.entropy import Entropy, SystemEntropy
 from ofl_iot.crypto.keygen import KeyShare
-from ofl_iot.crypto.params import MAIN, SEEDED, ParameterSet
+from ofl_iot.crypto.params import MAIN, ParameterSet
 from ofl_iot.crypto.relinearisation import RelinKey
 from ofl_iot.crypto.scalars import partial_scalars
 from ofl_iot.crypto.scores import ScorePlan, combine_scores, request_scores
@@ -111,7 +111,6 @@ def run(
         out["literal_dft_s"] = literal.seconds_for(params)
         out["literal_dft_ciphertexts_measured"] = 1
         out["score_speedup_vs_literal_dft"] = out["literal_dft_s"] / out["score_s"]
-    out |= _seeded_figures(models[0], repeats, entropy)
     return out
 
 
@@ -185,12 +184,3 @@ def _score_figures(keys: Keys, values: Floats, repeats: int, entropy: Entropy) -
     scores = combine_scores(held, shares, plan)
     true = float(np.sum((values - reference) ** 2))
     return {"score_s": score_s, "score_partdec_s": answer_s, "score_error": abs(scores.distance[member] - true)}
-
-
-def _seeded_figures(values: Floats, repeats: int, entropy: Entropy) -> dict[str, float]:
-    """Half-size uploads with the second parameter set."""
-    keys = Keys(SEEDED, 2, 2, entropy)
-    origin = keys.origin(keys.members[0])
-    seconds, upload = best(lambda: seeded.encrypt_seeded(keys.public, values, origin, entropy), repeats)
-    size = sum(len(part) for half in upload for part in half.to_parts())
-    return {"seeded_enc_s": seconds, "seeded_bytes_per_param": size / values.size}

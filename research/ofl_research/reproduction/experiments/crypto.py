@@ -117,8 +117,6 @@ def _beside(rows: list[dict[str, Any]]) -> Block:
              f"{row['enc_speedup_vs_tenseal']:.1f} times faster"),
             ("bytes per parameter", f"{row['bytes_per_param']:.2f}", f"{row['tenseal_bytes_per_param']:.2f}",
              f"{row['bytes_ratio_vs_tenseal']:.1f} times smaller"),
-            ("… seeded", f"{row['seeded_bytes_per_param']:.2f}", "–",
-             f"{row['tenseal_bytes_per_param'] / row['seeded_bytes_per_param']:.1f} times smaller"),
             ("a decryption share, bytes per parameter", f"{row['partdec_bytes_per_param']:.2f}", "–", "–"),
             ("largest error of the aggregate", f"{error:.1e}", "–", "–"),
         ],

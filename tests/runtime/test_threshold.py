@@ -237,7 +237,7 @@ def test_whoever_broke_a_key_generation_is_named() -> None:
     tools = circle.tools
     for broken in (
         run_job(tools[COORDINATOR], replace(make, round2_shares={**make.round2_shares, B: make.round2_shares[B][:-1]})),
-        run_job(tools[COORDINATOR], replace(make, round1_shares={**make.round1_shares, B: make.ones[C]})),
+        run_job(tools[COORDINATOR], replace(make, round1_shares={**make.round1_shares, B: make.round1_shares[C]})),
         run_job(tools[A], replace(finish, round1_shares={**finish.round1_shares, B: b"\xc1"})),
         run_job(tools[A], replace(finish, deals={**finish.deals, B: finish.deals[C]})),
     ):

@@ -5,6 +5,7 @@ OflError
 ├── ProtocolError      drop the message, count it, log its sender
 │   ├── TopicError         the topic is not one of ours
 │   ├── DecodeError        the payload is not a valid message
+│   ├── EncodeError        a message of our own that no reader would accept: it is not sent
 │   └── RefusedError       valid, but not for us: another term, model shape, sender or round
 │       └── LateError          of a term, leader or round that is over: usual while assignments change
 ├── TransportError     try again later
@@ -36,6 +37,10 @@ class TopicError(ProtocolError):
 
 class DecodeError(ProtocolError):
     """Bytes that are not a valid message of the expected kind."""
+
+
+class EncodeError(ProtocolError):
+    """A message that `decode` would refuse: it must not leave, nor be stored to be read later."""
 
 
 class RefusedError(ProtocolError):

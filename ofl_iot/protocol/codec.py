@@ -1,6 +1,6 @@
 """Messages to bytes and back: `[version, message]` in msgpack, decoded strictly by schema.
 
-Whatever arrives, the outcome is a valid message or a DecodeError.
+Whatever arrives, the outcome is a valid message or a DecodeError; whatever is sent decodes, or it is an EncodeError.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from ofl_iot.errors import DecodeError
+from ofl_iot.errors import DecodeError, EncodeError
 from ofl_iot.protocol.messages import (
     MESSAGES_ON,
     Books,
@@ -35,11 +35,24 @@ _decoders = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGE
 Body: TypeAlias = Contribution | KeyOpen | KeyOne | ServerDecAsk | ServerDecAnswer | PartDecAsk | Books
 B = TypeVar("B", Contribution, KeyOpen, KeyOne, ServerDecAsk, ServerDecAnswer, PartDecAsk, Books)
 _bodies: dict[type, msgspec.msgpack.Decoder[Any]] = {each: msgspec.msgpack.Decoder(each) for each in get_args(Body)}
+_readers: dict[type, msgspec.msgpack.Decoder[Any]] = {each: msgspec.msgpack.Decoder(each) for each in get_args(Message)}
+_UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, TypeError)
+_MAX_REASON = 200
 
 
 def encode(message: Message) -> bytes:
-    """The message's bytes."""
-    return _PREFIX + _encoder.encode(message)
+    """The message's bytes, which `decode` accepts, or EncodeError."""
+    name = type(message).__name__
+    try:
+        payload = _PREFIX + _encoder.encode(message)
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise EncodeError(f"a {name} of {len(payload)} bytes, more than the {MAX_MESSAGE_BYTES} a message may have")
+        read = _readers[type(message)].decode(memoryview(payload)[2:])
+        if isinstance(read, Telemetry):
+            check(read)
+    except (*_UNREADABLE, DecodeError) as error:
+        raise EncodeError(f"a {name} that nobody would read: {_reason(error)}") from None
+    return payload
 
 
 def decode(kind: Kind, payload: bytes) -> Message:
@@ -52,14 +65,20 @@ def decode(kind: Kind, payload: bytes) -> Message:
         raise DecodeError(f"version {payload[1:2].hex() or 'missing'}; this program speaks {VERSION}")
     try:
         message: Message = _decoders[kind].decode(memoryview(payload)[2:])
-    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise DecodeError(f"not a {kind.name} message: {error}") from None
+    except _UNREADABLE as error:
+        raise DecodeError(f"not a {kind.name} message: {_reason(error)}") from None
     return check(message) if isinstance(message, Telemetry) else message
 
 
 def encode_body(body: Body) -> bytes:
-    """What is inside a body that travels in parts."""
-    return _PREFIX + _encoder.encode(body)
+    """What is inside a body that travels in parts, which `decode_body` accepts, or EncodeError."""
+    name = type(body).__name__
+    try:
+        # As decoding does, but without another copy of the payload.
+        msgspec.convert(msgspec.to_builtins(body, builtin_types=(bytes,)), type(body), builtin_types=(bytes,))
+        return _PREFIX + _encoder.encode(body)
+    except _UNREADABLE as error:
+        raise EncodeError(f"a {name} that nobody would read: {_reason(error)}") from None
 
 
 def decode_body(kind: type[B], body: bytes) -> B:
@@ -68,6 +87,11 @@ def decode_body(kind: type[B], body: bytes) -> B:
         raise DecodeError(f"not a {kind.__name__} of version {VERSION}")
     try:
         decoded: B = _bodies[kind].decode(memoryview(body)[2:])
-    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise DecodeError(f"not a {kind.__name__}: {error}") from None
+    except _UNREADABLE as error:
+        raise DecodeError(f"not a {kind.__name__}: {_reason(error)}") from None
     return decoded
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, on one line and short: msgspec quotes what it read."""
+    return str(error)[:_MAX_REASON].encode("unicode_escape").decode()[:_MAX_REASON]

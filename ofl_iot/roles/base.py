@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from ofl_iot.errors import LateError, ProtocolError
+from ofl_iot.errors import EncodeError, LateError, ProtocolError
 from ofl_iot.roles.commands import Command, tell
 from ofl_iot.roles.events import Arrived, Event
 
@@ -25,7 +25,10 @@ def collect(decisions: Iterator[Command], event: Event) -> list[Command]:
         commands.extend(decisions)
     except ProtocolError as error:
         if not isinstance(event, Arrived):
-            raise
+            if not isinstance(error, EncodeError):
+                raise
+            commands.append(tell("message not made", "error", reason=str(error)))
+            return commands
         topic = event.topic
         level = "debug" if isinstance(error, LateError) else "warning"
         commands.append(tell("message dropped", level, sender=topic.sender, kind=topic.kind.name, reason=str(error)))

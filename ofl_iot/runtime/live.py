@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ofl_iot.errors import ConfigError, StoreError, TransportError
+from ofl_iot.errors import ConfigError, EncodeError, StoreError, TransportError
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.commands import (
     CancelTimer,
@@ -323,10 +323,10 @@ class LiveParty:
             self._tell(command)
 
     def _publish(self, command: Publish) -> None:
-        topic, payload = self._with.wire.outgoing(command)
         try:
+            topic, payload = self._with.wire.outgoing(command)
             self._with.link.publish(topic, payload, qos=command.qos, retain=command.retain)
-        except TransportError as error:
+        except (TransportError, EncodeError) as error:
             log.error("message not sent party=%s reason=%s", self.name, error)  # noqa: TRY400  # the reason says all
 
     def _set_timer(self, command: SetTimer) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from ofl_iot.errors import DecodeError
+from ofl_iot.errors import DecodeError, EncodeError
 from ofl_iot.protocol import codec
 from ofl_iot.protocol.codec import MAX_MESSAGE_BYTES, Body, decode, decode_body, encode, encode_body
 from ofl_iot.protocol.messages import (
@@ -44,6 +44,11 @@ bodies = st.one_of(*(drawn(inspect.type_info(each)) for each in get_args(Body)))
 """What travels inside joined parts."""
 
 
+def unchecked(message: object) -> bytes:
+    """Bytes as a foreign program may send them."""
+    return b"\x92\x01" + msgspec.msgpack.encode(message)
+
+
 def decode_or_refuse(kind: Kind, payload: bytes) -> Message | None:
     """None for a DecodeError; anything else that is raised fails the test."""
     try:
@@ -67,6 +72,77 @@ def test_what_was_encoded_decodes_to_itself(kind: Kind) -> None:
         assert decode(kind, encode(message)) == message
 
     law()
+
+
+_poison = st.one_of(
+    st.sampled_from([-1, 2**53 - 1, 2**53, 2**62 - 1, 2**62, 2**63, 2**64 - 1, 2**64, 10**12]),
+    st.sampled_from([float("nan"), float("inf"), -1.0, 1e300, None, True, "", "Truck\n", "x" * 300, "\ud800"]),
+    st.sampled_from([b"", b"short", bytes(40), bytes(3000), (), (0,), (2**62,), SeqSet(2**62), SeqSet(2**53)]),
+    st.sampled_from([(Seat("B\n", 1),), (Settlement("a", (2**62,)),), (Block(2**53, 0.0, "e", bytes(2)),)]),
+)
+"""What a field may hold though no reader accepts it there."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_no_reader_accepts_is_not_encoded(kind: Kind) -> None:
+    """Whatever a field holds: `encode` refuses exactly what `decode` refuses."""
+
+    @settings(max_examples=60)
+    @given(MESSAGES[kind], st.data())
+    def law(message: Message, data: st.DataObject) -> None:
+        poisoned = poisoned_of(message, data)
+        payload = encode_or_refuse(encode, poisoned)
+        try:
+            unread = decode_or_refuse(kind, unchecked(poisoned)) is None
+        except (msgspec.MsgspecError, OverflowError, UnicodeEncodeError):
+            unread = True  # not even msgpack
+        assert (payload is None) == unread
+
+    law()
+
+
+@given(bodies, st.data())
+def test_no_body_is_encoded_that_no_reader_accepts(content: Any, data: st.DataObject) -> None:
+    poisoned = poisoned_of(content, data)
+    body = encode_or_refuse(encode_body, poisoned)
+    try:
+        decode_body(type(content), unchecked(poisoned))
+    except (DecodeError, msgspec.MsgspecError, OverflowError, UnicodeEncodeError):
+        assert body is None
+    else:
+        assert body is not None
+
+
+def poisoned_of(message: Any, data: st.DataObject) -> Any:
+    """The message with another value in one of its fields, past the checks of its own type."""
+    field = data.draw(st.sampled_from(message.__struct_fields__), label="field")
+    value = data.draw(_poison, label="value")
+    raw = msgspec.structs.asdict(message)
+    try:
+        return type(message)(**{**raw, field: value})
+    except (ValueError, TypeError, AttributeError):
+        return message  # not even made
+
+
+def encode_or_refuse(encoder: Any, message: Any) -> bytes | None:
+    """None for an EncodeError; anything else that is raised fails the test."""
+    try:
+        encoded: bytes = encoder(message)
+    except EncodeError:
+        return None
+    return encoded
+
+
+def test_a_message_above_the_size_limit_is_not_encoded() -> None:
+    with pytest.raises(EncodeError, match="more than the 1048576"):
+        encode(Pull(1, bytes(MAX_MESSAGE_BYTES), 1))
+
+
+def test_a_refusal_quotes_little_of_what_it_refused_on_one_line() -> None:
+    with pytest.raises(DecodeError) as refused:
+        decode(Kind.ECHO, msgpack.packb([1, ["x\nforged log line " + "y" * 900_000, 1]]))
+    assert len(str(refused.value)) < 300
+    assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -191,7 +267,7 @@ def test_a_message_above_the_size_limit_is_refused_before_it_is_read() -> None:
     assert len(encode(Pull(1, bytes(fill), 1))) == MAX_MESSAGE_BYTES
     decode(Kind.PULL, encode(Pull(1, bytes(fill), 1)))
     with pytest.raises(DecodeError, match="more than the 1048576"):
-        decode(Kind.PULL, encode(Pull(1, bytes(fill + 1), 1)))
+        decode(Kind.PULL, unchecked(Pull(1, bytes(fill + 1), 1)))
 
 
 @pytest.mark.parametrize("declared", [2**16, 2**24, 2**32 - 1])
@@ -243,19 +319,19 @@ def test_a_block_of_what_cannot_be_trained_on_is_refused(dtype: str, values: byt
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), -1.0])
 def test_numbers_that_are_not_finite_or_negative_are_refused(number: float) -> None:
     with pytest.raises(DecodeError):
-        decode(Kind.BLOCKS, encode(Blocks(1, 1, (Block(0, number, "e", bytes(2)),), last=True)))
+        decode(Kind.BLOCKS, unchecked(Blocks(1, 1, (Block(0, number, "e", bytes(2)),), last=True)))
     with pytest.raises(DecodeError):
-        decode(Kind.ROUND_OPEN, encode(RoundOpen(1, 0, (), 0, number)))
+        decode(Kind.ROUND_OPEN, unchecked(RoundOpen(1, 0, (), 0, number)))
 
 
 @pytest.mark.parametrize("name", ["", "Truck", "-a", "a--b", "a-", "a/b", "a+", "é", "a\n", "x" * 49, "#"])
 def test_ids_that_are_not_well_formed_are_refused(name: str) -> None:
     with pytest.raises(DecodeError):
-        decode(Kind.ASSIGNMENT, encode(Assignment(1, 0, name, SeqSet())))
+        decode(Kind.ASSIGNMENT, unchecked(Assignment(1, 0, name, SeqSet())))
     with pytest.raises(DecodeError):
-        decode(Kind.ROUND_OPEN, encode(RoundOpen(1, 0, (Seat(name, 1),), 0, 1.0)))
+        decode(Kind.ROUND_OPEN, unchecked(RoundOpen(1, 0, (Seat(name, 1),), 0, 1.0)))
     with pytest.raises(DecodeError):
-        decode_body(Contribution, encode_body(Contribution(b"", (Settlement(name, (1,)),), 1, 1)))
+        decode_body(Contribution, unchecked(Contribution(b"", (Settlement(name, (1,)),), 1, 1)))
 
 
 @pytest.mark.parametrize("number", [-1, 2**53, 2**63, 2**64 - 1, 1.5, None, "1", True])
@@ -266,9 +342,9 @@ def test_counts_of_another_type_or_range_are_refused(number: object) -> None:
 
 def test_digests_of_another_length_are_refused() -> None:
     with pytest.raises(DecodeError):
-        decode(Kind.STATUS, encode(Status(online=True, term=0, sample_count=1, model=b"short", size=1)))
+        decode(Kind.STATUS, unchecked(Status(online=True, term=0, sample_count=1, model=b"short", size=1)))
     with pytest.raises(DecodeError):
-        decode(Kind.CONTRIBUTION, encode(Part(1, 1, "", 0, 1, b"short", b"")))
+        decode(Kind.CONTRIBUTION, unchecked(Part(1, 1, "", 0, 1, b"short", b"")))
 
 
 def test_a_part_beyond_the_last_is_refused() -> None:

@@ -15,6 +15,7 @@ from ofl_iot.roles.settings import LeaderRules
 def test_the_largest_answer_fits_a_message_whatever_is_in_its_blocks() -> None:
     layout = BlockLayout(256 * 4000, 256)
     cluster = ClusterModel(layout, 1, ())
+    cluster.round_no = 0
     cluster.model[::256] = 1e9  # one loud parameter in each block, too large for halves
     pull_all = Pull(1, np.full(layout.count, -1.0, "<f8").tobytes(), layout.count)
     rules = LeaderRules(block_size=256, blocks_bytes=192 * 1024)

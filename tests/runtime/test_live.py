@@ -160,6 +160,23 @@ def test_a_message_too_large_for_the_link_is_logged_and_the_party_goes_on(
     asyncio.run(story())
 
 
+def test_a_message_that_no_reader_would_accept_is_logged_and_the_party_goes_on(
+    eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rule(event: Event, now: float) -> Sequence[Command]:
+        return (status(2**53), status(2)) if isinstance(event, LinkUp) else ()
+
+    async def story() -> None:
+        async with running(rule) as bench:
+            await eventually(lambda: bench.link.handler is not None)
+            bench.link.up()
+            await eventually(lambda: bool(bench.link.published))
+            assert numbers(bench.link) == [2]
+        assert "message not sent party=me" in caplog.text
+
+    asyncio.run(story())
+
+
 # --- a store that fails
 
 

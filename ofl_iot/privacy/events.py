@@ -48,7 +48,18 @@ class PaperRelease:
         return self.parameters * (self.eps1 + self.eps2)
 
 
-Event: TypeAlias = "DpSgdSteps | PaperRelease"
+@dataclass(frozen=True)
+class Unprotected:
+    """`trainings` whose results may leave without any protection (mode `off`): their epsilon is infinite."""
+
+    trainings: int
+
+    def __post_init__(self) -> None:
+        if self.trainings < 0:
+            raise ConfigError(f"{self.trainings} trainings: there cannot be fewer than none")
+
+
+Event: TypeAlias = "DpSgdSteps | PaperRelease | Unprotected"
 
 
 @dataclass(frozen=True)

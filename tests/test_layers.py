@@ -28,7 +28,8 @@ ARROWS: dict[str, set[str]] = {
     "robust": LEAVES,
     "transport": LEAVES | {"identity"},
     "workloads": {"errors", "privacy"},
-    "apps": {"errors", "privacy", "workloads"},
+    "torch_training": LEAVES | {"privacy"},
+    "apps": {"errors", "privacy", "workloads", "torch_training"},
     "roles": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust"},
     "jobs": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "identity", "robust", "roles", "workloads"},
     "runtime": LEAVES
@@ -65,6 +66,9 @@ HEAVY_AT_HOME = {
     "ofl_iot.crypto.lean.kernels": {"numba"},
     "ofl_agents.sim.display": {"rich"},
 }
+TORCH_HOME = "ofl_iot.torch_training."
+TORCH_FREE = {"ofl_iot.torch_training.__init__", "ofl_iot.torch_training.job"}
+"""The package that trains any module imports PyTorch at once, but for what a light agent may import."""
 ONLY_IN = {"paho": "ofl_iot.transport", "amqtt": "ofl_broker"}
 PROGRAMS = {"ofl_agents", "ofl_broker", "ofl_research"}
 
@@ -184,7 +188,16 @@ def test_nobody_reads_pickles() -> None:
 
 
 def test_heavy_packages_are_imported_where_they_are_used() -> None:
-    assert not broken(e for e in IMPORTS if e.at_once and e.top in HEAVY - HEAVY_AT_HOME.get(e.module, set()))
+    assert not broken(e for e in IMPORTS if e.at_once and e.top in HEAVY - _heavy_allowed(e.module))
+
+
+def _heavy_allowed(module: str) -> set[str]:
+    at_home = module.startswith(TORCH_HOME) and module not in TORCH_FREE
+    return HEAVY_AT_HOME.get(module, set()) | ({"torch"} if at_home else set())
+
+
+def test_a_training_job_can_be_named_without_torch() -> None:
+    assert not loaded_by("import ofl_iot.torch_training.job") & {"torch", "numpy"}
 
 
 def loaded_by(statement: str) -> set[str]:

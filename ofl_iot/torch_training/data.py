@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,12 +55,18 @@ def as_records(x: Any, y: Any) -> Records:
 def _as_tensor(value: Any) -> Tensor:
     """A tensor of float32, of bytes or of 64-bit integers, which are what layers and losses take."""
     try:
-        tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
+        tensor = value.detach() if isinstance(value, Tensor) else _from_array(np.ascontiguousarray(value))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"records must be arrays or tensors of numbers, not {type(value).__name__}") from error
     if tensor.is_floating_point():
         return tensor.to("cpu", torch.float32)
     return tensor.cpu() if tensor.dtype in (torch.uint8, torch.bool) or tensor.is_complex() else tensor.cpu().long()
+
+
+def _from_array(array: npt.NDArray[Any]) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of arrays that cannot be written, such as mapped files: nobody writes them
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def poisson_rows(count: int, rate: float, rng: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,7 +94,8 @@ class Layers(Engine):
         layouts = self.layouts.get(way_of(taps))
         if layouts is None:
             raise UnsupportedError("a way through the network that the probe did not meet")
-        propagate(losses.sum(), taps)
+        with torch.enable_grad():
+            propagate(losses.sum(), taps)
         with torch.no_grad():
             for use, layout in zip(taps.uses, layouts, strict=True):
                 use.layout = layout
@@ -163,7 +165,9 @@ class Vmap(Engine):
     def add_clipped(self, total: Tensor, inputs: Inputs, targets: Tensor, clip_norm: float) -> Clipped:
         """Add the clipped sum of whole gradients."""
         params = {name: p.detach() for name, p in self.model.params.items()}
-        gradients, losses = self._each(params, inputs, targets)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # the probe measures it
+            gradients, losses = self._each(params, inputs, targets)
         squares = torch.zeros(len(targets), device=total.device)
         for gradient in gradients.values():
             squares += gradient.flatten(1).square().sum(1)

@@ -93,7 +93,7 @@ class FlatModel:
         if not np.isfinite(vector).all():
             raise ConfigError("the parameters given are not all finite: start from another model")
         with torch.no_grad():
-            self.flat[: len(vector)].copy_(torch.from_numpy(np.ascontiguousarray(vector)))
+            self.flat[: len(vector)].copy_(torch.from_numpy(np.array(vector)))
 
     def bind(self, memory: Vector) -> None:
         """Let the parameters live in `memory` (writable, `full_size` values, as shared memory), whose values count."""

@@ -22,5 +22,5 @@ def tapping(names: Mapping[int, str]) -> Taps:
 
 
 def unrolling() -> Taps:
-    """Return a mode that only unrolls recurrent layers, which vmap cannot run otherwise."""
+    """Return a mode that only unrolls recurrent layers and attention, which vmap cannot run otherwise."""
     return Taps({}, RULES, tapped=False)

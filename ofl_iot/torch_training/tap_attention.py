@@ -18,21 +18,23 @@ _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
 def attention(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG001
-    """F.multi_head_attention_forward on (time, records, width), without its rarer options."""
+    """F.multi_head_attention_forward on (time, records, width), without its rarer options; also for vmap."""
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
     name = taps.name(given["in_proj_weight"]) or taps.name(given["out_proj_weight"])
-    if name is None or not taps.tapped:
+    if name is None and taps.tapped:
         return NotImplemented
     rare = ("bias_k", "bias_v", "add_zero_attn", "use_separate_proj_weight", "static_k", "static_v")
     used = [option for option in rare if given[option] is not None and given[option] is not False]
     if used or given["query"].dim() != 3:
+        if not taps.tapped:
+            return NotImplemented
         raise UnsupportedError(f"{name}: attention with {used[0] if used else 'no batch'}")
     query, key, value = _projected(taps, given)
     mask = _mask(given, query, key)
     rate = given["dropout_p"] if given["training"] else 0.0
-    if given["need_weights"]:
+    if given["need_weights"] or not taps.tapped:  # vmap has no rule for the fused function
         weights = _weights(query, key, mask)
         mixed = F.dropout(weights, rate) @ value
         told = weights.mean(1) if given["average_attn_weights"] else weights
@@ -62,9 +64,10 @@ def _linear(taps: Taps, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 
 def _part(taps: Taps, x: Tensor, w: Tensor, b: Tensor | None, start: int) -> Tensor:
     """Some rows of the projection applied to an input of their own: between two sequences."""
-    stop = start + x.shape[2]
-    outputs = F.linear(x, constant(w)[start:stop], None if b is None else constant(b)[start:stop])
-    names = taps.name(w), taps.name(b)
+    stop, names = start + x.shape[2], (taps.name(w), taps.name(b))
+    if taps.tapped:
+        w, b = constant(w), constant(b)
+    outputs = F.linear(x, w[start:stop], None if b is None else b[start:stop])
     return taps.tap(LinearUse(names, x, start, w.shape[0]), outputs) if any(names) else outputs
 
 

@@ -104,7 +104,7 @@ Rule = Callable[["Taps", Callable[..., Any], Sequence[Any], Mapping[str, Any]], 
 
 
 class Taps(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
-    """Collects `uses` while it is active. With `tapped=False` it only unrolls recurrent layers, as vmap needs."""
+    """Collects `uses` while it is active. With `tapped=False` it only unrolls what vmap cannot run."""
 
     def __init__(self, names: Mapping[int, str], rules: Mapping[Any, Rule], *, tapped: bool = True) -> None:
         super().__init__()

@@ -6,11 +6,13 @@ else needs a new `codec.VERSION`. Numbers are finite and ids well formed, or the
 
 from __future__ import annotations
 
+import struct
 from typing import Annotated, TypeAlias
 
 import msgspec
 
 from ofl_iot.ids import MAX_ID_LENGTH
+from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.seqset import Seq, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
@@ -103,12 +105,14 @@ class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
     seen: bytes
     """float64 per block: the cumulative change at which the device last got it; negative = never."""
     max_blocks: Count
+    packed: bool = False
+    """Whether the device reads `Blocks.batches`; one of 0.1.0 does not."""
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
-    """One block of the leader's model."""
+    """One block of the leader's model, for devices that do not read batches."""
 
-    index: Count
+    index: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     cumulative_change: Annotated[float, msgspec.Meta(ge=0, le=1e30)]
     dtype: DType
     values: Annotated[bytes, msgspec.Meta(min_length=2)]
@@ -121,6 +125,12 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         """The parameters of the block."""
         return decode_values(self.dtype, self.values)
 
+    def as_batch(self) -> BlockBatch:
+        """The block as a batch of one."""
+        head = 4 if self.dtype == "b" else 0
+        change = struct.pack("<d", self.cumulative_change)
+        return BlockBatch(self.dtype, struct.pack("<I", self.index), change, self.values[:head], self.values[head:])
+
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="blocks"):
     """The answer to a pull, in one or more messages; `last` marks the final one."""
@@ -129,7 +139,14 @@ class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="blocks"):
     round_no: Count
     """The global model these blocks stand on."""
     blocks: tuple[Block, ...]
+    """Empty where `batches` are used."""
     last: bool
+    batches: tuple[BlockBatch, ...] = ()
+    """At most one for each precision."""
+
+    def read_batches(self) -> tuple[BlockBatch, ...]:
+        """All blocks as batches, whichever way they came."""
+        return (*self.batches, *(block.as_batch() for block in self.blocks))
 
 
 class Seat(msgspec.Struct, frozen=True, array_like=True):

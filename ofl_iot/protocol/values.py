@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from struct import Struct
 from typing import Annotated, Literal
@@ -25,12 +24,14 @@ DType = Annotated[str, msgspec.Meta(pattern=r"^[bef]\Z")]
 BYTES_PER_VALUE: Mapping[Precision, float] = {"byte": 1.0, "half": 2.0, "single": 4.0}
 MAX_VALUE = 1e15
 """No update is as large; sums of what is not larger stay finite in float32, whoever sends them."""
-_FLOAT16_MAX = 65504.0
-_LEVELS = 127
+FLOAT16_MAX = 65504.0
+LEVELS = 127
+LOUD = 0.1 * LEVELS
+"""Deviations of a vector that its largest value may be before a byte a value blurs the others."""
 _SCALE = Struct("<f")
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 """Below it float32 loses its precision, and a vector of zeros needs a scale, too."""
-_LARGEST_SCALE = float(np.nextafter(np.float32(MAX_VALUE / _LEVELS), np.float32(0)))
+_LARGEST_SCALE = float(np.nextafter(np.float32(MAX_VALUE / LEVELS), np.float32(0)))
 """Rounded down: no value that can be written is beyond MAX_VALUE."""
 
 
@@ -44,30 +45,19 @@ def encode_values(values: Values, precision: Precision) -> tuple[str, bytes]:
     """How the values are coded, and their code; there is at least one, and they are `bounded`."""
     largest = float(np.abs(values).max())
     if precision == "byte":
-        scale = _scale_for(largest)
+        scale = float(scales_for(largest))
         return "b", _SCALE.pack(scale) + np.rint(values / scale).astype(np.int8).tobytes()
-    if precision == "half" and largest <= _FLOAT16_MAX:
+    if precision == "half" and largest <= FLOAT16_MAX:
         return "e", values.astype("<f2").tobytes()
     return "f", values.astype("<f4").tobytes()
 
 
-def _scale_for(largest: float) -> float:
+def scales_for(largest: npt.ArrayLike) -> Values:
     """Largest value / 127, rounded up to float16's 11 bits: more would tell the low bits of a perhaps noisy value."""
-    mantissa, exponent = math.frexp(largest / _LEVELS)
-    rounded = math.ldexp(math.ceil(mantissa * 2**11), exponent - 11)
-    return min(max(rounded, _LEAST_SCALE), _LARGEST_SCALE)
-
-
-def encode_model(values: Values, precision: Precision) -> tuple[str, bytes]:
-    """As `encode_values`, but bytes only where they do: nothing makes good what rounding takes from a model.
-
-    A loud parameter makes a scale that blurs its neighbours. More than a tenth of their deviation becomes halves: of
-    normal values the largest of a thousand is some 3.5 deviations, of such ones more than 12.7.
-    """
-    deviation = float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
-    if precision == "byte" and float(np.abs(values).max()) > 0.1 * _LEVELS * deviation:
-        return encode_values(values, "half")
-    return encode_values(values, precision)
+    mantissa, exponent = np.frexp(np.asarray(largest, np.float64) / LEVELS)
+    rounded = np.ldexp(np.ceil(mantissa * 2**11), exponent - 11)
+    scales: Values = np.clip(rounded, _LEAST_SCALE, _LARGEST_SCALE).astype(np.float32)
+    return scales
 
 
 def decode_values(dtype: str, coded: bytes) -> Values:
@@ -98,12 +88,23 @@ def check_values(dtype: str, coded: bytes) -> None:
     if dtype == "b":
         if len(coded) <= _SCALE.size:
             raise ValueError("there is no value behind the scale")
-        # Written so that NaN, for which every comparison is false, is refused too.
-        if not _LEAST_SCALE <= _scale(coded) <= _LARGEST_SCALE:
-            raise ValueError(f"the scale is {_scale(coded)}: not positive, not finite or absurdly large")
-        if coded.find(b"\x80", _SCALE.size) >= 0:
-            raise ValueError("a value is -128 scales: they go from -127 to 127")
+        check_scales(np.frombuffer(coded, "<f4", count=1))
+        check_levels(coded, _SCALE.size)
     elif len(coded) % _width(dtype):
         raise ValueError("the values are not whole numbers of floats")
     elif not bounded(decode_values(dtype, coded)):
         raise ValueError("a value is not finite or absurdly large")
+
+
+def check_scales(scales: Values) -> None:
+    """Raise ValueError unless all scales can be multiplied with."""
+    # Written so that NaN, for which every comparison is false, is refused too.
+    wrong = scales[~((scales >= _LEAST_SCALE) & (scales <= _LARGEST_SCALE))]
+    if len(wrong):
+        raise ValueError(f"the scale is {wrong[0]}: not positive, not finite or absurdly large")
+
+
+def check_levels(coded: bytes, start: int = 0) -> None:
+    """Raise ValueError unless all bytes from `start` on are whole scales from -127 to 127."""
+    if coded.find(b"\x80", start) >= 0:
+        raise ValueError("a value is -128 scales: they go from -127 to 127")

@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
 from ofl_iot.protocol.messages import MESSAGES_ON, Block, Message, Part
 from ofl_iot.protocol.seqset import SeqSet
@@ -59,7 +60,7 @@ def blocks(draw: st.DrawFn) -> Block:
     size, places, values = draw(sparse_updates(max_size=300))
     dense = np.zeros(size, np.float32)
     dense[places] = values
-    return Block(draw(counts), draw(st.floats(0, 1e30)), *encode_values(dense, draw(precisions)))
+    return Block(draw(st.integers(0, 2**32 - 1)), draw(st.floats(0, 1e30)), *encode_values(dense, draw(precisions)))
 
 
 @st.composite
@@ -85,6 +86,7 @@ telemetries = st.builds(
 )
 _BY_HAND: dict[type, st.SearchStrategy[Any]] = {
     Block: blocks(),
+    BlockBatch: blocks().map(Block.as_batch),
     Chunk: chunks(),
     Part: parts(),
     SeqSet: seq_sets,

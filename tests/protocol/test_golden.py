@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.codec import Body, decode, decode_body, encode, encode_body
 from ofl_iot.protocol.messages import (
@@ -52,6 +53,7 @@ def chunk_of(places: list[int], values: list[float], precision: Precision = "hal
     return split_update(HEAD, np.array(places), numbers, np.abs(numbers), precision=precision)[0].chunk
 
 
+BATCH = BlockBatch("b", b"\x02\0\0\0", bytes(8), b"\0\0\x80\x3f", b"\x01\x81")
 GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     "status": (
         Kind.STATUS,
@@ -91,9 +93,18 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     "blocks": (
         Kind.BLOCKS,
         Blocks(3, 11, (Block(2, 0.5, "e", b"\x00\x3c"),), last=True),
-        "920195a6626c6f636b73030b919402cb3fe0000000000000a165c402003cc3",
+        "920196a6626c6f636b73030b919402cb3fe0000000000000a165c402003cc390",
     ),
-    "pull": (Kind.PULL, Pull(3, bytes.fromhex("000000000000f0bf"), 16), "920194a470756c6c03c408000000000000f0bf10"),
+    "packed blocks": (
+        Kind.BLOCKS,
+        Blocks(3, 11, (), last=True, batches=(BATCH,)),
+        "920196a6626c6f636b73030b90c39195a162c40402000000c4080000000000000000c4040000803fc4020181",
+    ),
+    "pull": (
+        Kind.PULL,
+        Pull(3, bytes.fromhex("000000000000f0bf"), 16, packed=True),
+        "920195a470756c6c03c408000000000000f0bf10c3",
+    ),
     "dense chunk": (
         Kind.UPDATE,
         chunk_of([10, 11, 12], [1.0, -2.0, 0.5]),

@@ -288,8 +288,8 @@ def test_a_pull_brings_a_receipt_and_the_stalest_blocks_first() -> None:
     (answer,) = published(commands, Kind.BLOCKS)
     assert isinstance(answer, Blocks)
     assert answer.last
-    assert [block.index for block in answer.blocks] == [2, 0]
-    np.testing.assert_array_equal(np.frombuffer(answer.blocks[0].values, "<f4"), [0, 4, 0, 0])
+    assert [block.index for block in answer.blocks] == [0, 2]
+    np.testing.assert_array_equal(np.frombuffer(answer.blocks[1].values, "<f4"), [0, 4, 0, 0])
 
 
 def test_a_pull_of_what_is_known_is_answered_with_nothing() -> None:

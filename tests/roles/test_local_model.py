@@ -45,7 +45,7 @@ def test_trained_work_is_released_or_unreleased_never_lost(story: list[tuple]) -
             seq += 1
         elif what == "download":
             block, values = with_
-            model.downloaded(Block(block, 1.0, "f", values[LAYOUT.bounds(block)].astype("<f4").tobytes()), 3)
+            model.downloaded(Block(block, 1.0, "f", values[LAYOUT.bounds(block)].astype("<f4").tobytes()).as_batch(), 3)
             np.testing.assert_array_equal(model.base[LAYOUT.bounds(block)], values[LAYOUT.bounds(block)])
         else:
             stored = model.snapshot(seq)
@@ -97,7 +97,7 @@ def test_a_value_below_half_a_step_waits_until_it_is_large_enough_to_leave() -> 
 def test_training_on_an_older_copy_keeps_what_was_downloaded_meanwhile() -> None:
     model = LocalModel(LAYOUT, MODEL)
     start = model.local.copy()
-    model.downloaded(Block(0, 1.0, "f", np.full(BLOCK, 5, "<f4").tobytes()), 1)
+    model.downloaded(Block(0, 1.0, "f", np.full(BLOCK, 5, "<f4").tobytes()).as_batch(), 1)
     model.trained(start, start + 1)
     np.testing.assert_array_equal(model.local[:BLOCK], np.full(BLOCK, 6))
     np.testing.assert_array_equal(model.unreleased, np.ones(SIZE))
@@ -107,7 +107,7 @@ def test_a_model_is_complete_when_every_block_was_seen_and_stays_so_for_a_new_le
     model = LocalModel(LAYOUT, MODEL)
     for block in range(LAYOUT.count):
         assert not model.complete
-        model.downloaded(Block(block, 2.0, "f", np.zeros(BLOCK, "<f4").tobytes()), 1)
+        model.downloaded(Block(block, 2.0, "f", np.zeros(BLOCK, "<f4").tobytes()).as_batch(), 1)
     assert model.complete
     model.new_leader()
     assert model.complete
@@ -121,7 +121,7 @@ def test_a_model_is_complete_when_every_block_was_seen_and_stays_so_for_a_new_le
 def test_the_two_last_syncs_are_remembered() -> None:
     model = LocalModel(LAYOUT, MODEL)
     for value in (1, 2, 3):
-        model.downloaded(Block(1, 1.0, "e", np.full(BLOCK, value, "<f2").tobytes()), 1)
+        model.downloaded(Block(1, 1.0, "e", np.full(BLOCK, value, "<f2").tobytes()).as_batch(), 1)
     assert model.synced[BLOCK] == 3
     assert model.synced_before[BLOCK] == 2
 
@@ -130,7 +130,7 @@ def test_the_distance_is_relative_to_the_synced_model() -> None:
     model = LocalModel(LAYOUT, MODEL)
     assert model.distance() == 0.0
     for block in range(LAYOUT.count):
-        model.downloaded(Block(block, 1.0, "f", np.full(BLOCK, 2, "<f4").tobytes()), 1)
+        model.downloaded(Block(block, 1.0, "f", np.full(BLOCK, 2, "<f4").tobytes()).as_batch(), 1)
     model.trained(model.local, model.local + 1)
     assert model.distance() == pytest.approx(0.5)
 
@@ -145,7 +145,7 @@ def test_the_distance_is_relative_to_the_synced_model() -> None:
 def test_a_block_that_does_not_fit_is_refused_and_changes_nothing(block: Block, complaint: str) -> None:
     model = LocalModel(LAYOUT, MODEL)
     with pytest.raises(RefusedError, match=complaint):
-        model.downloaded(block, 1)
+        model.downloaded(block.as_batch(), 1)
     assert not model.local.any()
     assert not model.held.any()
 
@@ -165,6 +165,19 @@ def test_blocks_cover_the_model_once(size: int, block_size: int) -> None:
     layout = BlockLayout(size, block_size)
     covered = [place for block in range(layout.count) for place in range(size)[layout.bounds(block)]]
     assert covered == list(range(size))
+
+
+@given(st.integers(1, 100), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_gathering_and_scattering_agree_with_the_bounds_of_each_block(size: int, block_size: int, seed: int) -> None:
+    layout, rng = BlockLayout(size, block_size), np.random.default_rng(seed)
+    blocks = np.flatnonzero(rng.random(layout.count) < 0.5)
+    vector = rng.random(size)
+    one_by_one = [vector[layout.bounds(int(block))] for block in blocks]
+    np.testing.assert_array_equal(layout.gather(vector, blocks), np.concatenate([np.empty(0), *one_by_one]))
+    assert layout.lengths(blocks).tolist() == [len(block) for block in one_by_one]
+    copy = np.where(np.isin(np.arange(size) // block_size, blocks), -1.0, vector)
+    layout.scatter(copy, blocks, layout.gather(vector, blocks))
+    np.testing.assert_array_equal(copy, vector)
 
 
 def test_noise_in_a_release_is_not_taken_back_by_the_next() -> None:

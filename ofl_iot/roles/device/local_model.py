@@ -14,8 +14,8 @@ import numpy as np
 
 from ofl_iot.errors import RefusedError
 from ofl_iot.opportunity.merge import CumulativeChange
+from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk
-from ofl_iot.protocol.messages import Block
 from ofl_iot.roles.block_layout import NEVER, BlockLayout
 from ofl_iot.roles.events import Vector
 
@@ -81,20 +81,23 @@ class LocalModel:
         else:
             self.base[places] += chunk.read_values()
 
-    def downloaded(self, block: Block, round_no: int) -> None:
-        """Take over a block of the leader's model without losing unreleased work."""
-        if block.index >= self.layout.count:
-            raise RefusedError(f"block {block.index} of a model of {self.layout.count} blocks")
-        place = self.layout.bounds(block.index)
-        values = block.read_values()
-        if len(values) != place.stop - place.start:
-            raise RefusedError(f"block {block.index} has {len(values)} values, not {place.stop - place.start}")
-        self.local[place] += values - self.base[place]
-        self.base[place] = values
-        self.synced_before[place] = self.synced[place]
-        self.synced[place] = values
-        self.seen[block.index] = block.cumulative_change
-        self.held[block.index] = True
+    def downloaded(self, batch: BlockBatch, round_no: int) -> None:
+        """Take over blocks of the leader's model without losing unreleased work."""
+        layout, blocks = self.layout, batch.read_index()
+        if blocks[-1] >= layout.count:
+            raise RefusedError(f"block {blocks[-1]} of a model of {layout.count} blocks")
+        lengths = layout.lengths(blocks)
+        if batch.count != lengths.sum():
+            raise RefusedError(f"{len(blocks)} blocks with {batch.count} values, not {lengths.sum()}")
+        values = batch.read_values(lengths)
+        layout.scatter(
+            self.local, blocks, layout.gather(self.local, blocks) + (values - layout.gather(self.base, blocks))
+        )
+        layout.scatter(self.base, blocks, values)
+        layout.scatter(self.synced_before, blocks, layout.gather(self.synced, blocks))
+        layout.scatter(self.synced, blocks, values)
+        self.seen[blocks] = batch.read_cumulative_change()
+        self.held[blocks] = True
         self.round_no = round_no
 
     def new_leader(self) -> None:

@@ -313,8 +313,8 @@ class DeviceMachine:
         assert self.assignment is not None  # noqa: S101  # checked by _receive
         if message.term != self.assignment.term:
             raise LateError(f"blocks of term {message.term}, this device is in {self.assignment.term}")
-        for block in message.blocks:
-            self.model.downloaded(block, message.round_no)
+        for batch in message.read_batches():
+            self.model.downloaded(batch, message.round_no)
         if message.last:
             yield from self._stop_waiting()
         elif self._pulling:
@@ -374,7 +374,7 @@ class DeviceMachine:
         most = blocks if not self.model.complete else int(np.ceil(share * blocks))
         if most:
             self._pulling = True
-            pull = Pull(self.assignment.term, self.model.seen.astype("<f8").tobytes(), most)
+            pull = Pull(self.assignment.term, self.model.seen.astype("<f8").tobytes(), most, packed=True)
             yield Publish(Topic(Kind.PULL, self.profile.device, DeviceId(self.assignment.leader)), pull)
             yield SetTimer(_PULL, now + self._download.timeout_s)
 

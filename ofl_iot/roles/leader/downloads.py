@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ofl_iot.errors import RefusedError
 from ofl_iot.opportunity.merge import stalest_blocks
+from ofl_iot.protocol.block_batch import BLOCK_OVERHEAD, BlockBatch, encode_batches
 from ofl_iot.protocol.messages import Block, Blocks, Pull
-from ofl_iot.protocol.values import BYTES_PER_VALUE, MAX_VALUE, encode_model
+from ofl_iot.protocol.values import BYTES_PER_VALUE, MAX_VALUE
+from ofl_iot.roles.block_layout import BlockLayout, BlockNumbers
 from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.settings import LeaderRules
 
@@ -18,20 +22,32 @@ def answer_to(pull: Pull, cluster: ClusterModel, rules: LeaderRules) -> list[Blo
     if len(pull.seen) != 8 * layout.count:
         raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {layout.count}")
     chosen = stalest_blocks(cluster.cumulative_change, np.frombuffer(pull.seen, "<f8"), pull.max_blocks)
-    batch = max(1, int(rules.blocks_bytes / (layout.block_size * BYTES_PER_VALUE[rules.values])))
-    batches = [chosen[at : at + batch] for at in range(0, len(chosen), batch)] or [chosen]
-    return [
-        Blocks(
-            term=cluster.term,
-            round_no=cluster.round_no,
-            blocks=tuple(_block(int(index), cluster, rules) for index in blocks),
-            last=number == len(batches),
+    block_bytes = layout.block_size * BYTES_PER_VALUE[rules.values] + BLOCK_OVERHEAD
+    at_once = max(1, int(rules.blocks_bytes / block_bytes))
+    slices = [np.sort(chosen[at : at + at_once]) for at in range(0, len(chosen), at_once)] or [chosen]
+    answers = []
+    for number, blocks in enumerate(slices, 1):
+        batches = _batches(blocks, cluster, rules) if len(blocks) else ()
+        old = () if pull.packed else tuple(each for batch in batches for each in _blocks(batch, layout))
+        answers.append(
+            Blocks(cluster.term, cluster.round_no, old, number == len(slices), batches if pull.packed else ())
         )
-        for number, blocks in enumerate(batches, 1)
-    ]
+    return answers
 
 
-def _block(index: int, cluster: ClusterModel, rules: LeaderRules) -> Block:
-    values = np.clip(cluster.model[cluster.layout.bounds(index)], -MAX_VALUE, MAX_VALUE)
-    dtype, coded = encode_model(values, rules.values)
-    return Block(index, float(cluster.cumulative_change[index]), dtype, coded)
+def _batches(blocks: BlockNumbers, cluster: ClusterModel, rules: LeaderRules) -> tuple[BlockBatch, ...]:
+    values = np.clip(cluster.layout.gather(cluster.model, blocks), -MAX_VALUE, MAX_VALUE)
+    return encode_batches(
+        blocks, cluster.cumulative_change[blocks], cluster.layout.lengths(blocks), values, rules.values
+    )
+
+
+def _blocks(batch: BlockBatch, layout: BlockLayout) -> Iterator[Block]:
+    """The blocks one by one, for a device that does not read batches."""
+    blocks, changes = batch.read_index(), batch.read_cumulative_change()
+    width = len(batch.values) // batch.count
+    ends = np.cumsum(layout.lengths(blocks)) * width
+    starts = np.concatenate(([0], ends[:-1]))
+    for at, (block, change, start, end) in enumerate(zip(blocks, changes, starts, ends, strict=True)):
+        values = batch.scales[4 * at : 4 * at + 4] + batch.values[start:end]
+        yield Block(int(block), float(change), batch.dtype, values)

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ofl_agents.cli import add_settings_options, environment, overrides_of
+from ofl_iot import __version__
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.jobs.toolbox import Pace, Toolbox
+from ofl_iot.local.address import socket_path
+from ofl_iot.local.server import LocalServer
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.events import Event
 from ofl_iot.runtime.addressing import Wire
+from ofl_iot.runtime.desk import PartyDesk
 from ofl_iot.runtime.live import Equipment, LiveParty
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
@@ -103,6 +107,8 @@ async def _run(process: PartyProcess) -> None:
             job_limit_s=process.settings.service.job_limit_s,
         )
         party = LiveParty(process.name, process.make, equipment)
+        local = LocalServer(socket_path(process.state, process.name), PartyDesk(party, __version__).answer)
+        await local.start()
         caring = _look_after(process, party)
         running = asyncio.create_task(party.run(), name=process.name)
         loop = asyncio.get_running_loop()
@@ -116,6 +122,7 @@ async def _run(process: PartyProcess) -> None:
             caring.cancel()
         service.stopping()
         party.stop()
+        await local.close()
         await running
 
 

@@ -218,7 +218,11 @@ class LiveParty:
     async def pulse(self) -> Health:
         """Pass through the queue behind all that waits, and through the store; then say how the party fares."""
         await self._pulses.next()
-        return Health(self._with.link.tried, self._overdue(time.monotonic()), self._status())
+        return self.health()
+
+    def health(self) -> Health:
+        """Say how the party fares without waiting for anything."""
+        return Health(self._with.link.tried, self._overdue(time.monotonic()), self._status(), linked=self._linked)
 
     async def _pulse_passes(self) -> None:
         """The queue moved up to here; that the store answers counts, whatever it says."""

@@ -39,6 +39,8 @@ class Health:
     """What has been under way for too long; empty when nothing is."""
     status: str = ""
     """One line for people."""
+    linked: bool = False
+    """Whether there is a link to the broker, as far as the machine has been told."""
 
 
 class Watched(Protocol):

@@ -211,7 +211,7 @@ def test_a_party_that_runs_is_not_disturbed(doctor: Any, tmp_path: Path) -> None
         assert party.stdout.readline() == b"open\n"
         _, findings = doctor()
         assert "is in use" in said(findings["state"])
-        assert "would take its name over" in said(findings["broker"])
+        assert "would take its name over" in said(findings["access"])
         party.stdin.close()
         assert party.wait(20) == 0
     assert "is whole" in said(doctor("--timeout", "0.2")[1]["state"])

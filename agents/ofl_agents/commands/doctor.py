@@ -64,7 +64,7 @@ def examine(settings: Settings, folder: Path, given: str | None, timeout_s: floa
     if not name:
         yield skipped("broker", "as whom? Name the party with --id")
     elif is_running(folder / f"{name}.sqlite"):
-        yield skipped("broker", f"{name} runs, and a second session would take its name over: stop it to examine this")
+        yield skipped("access", f"{name} runs, and a second session would take its name over: stop it to examine this")
     else:
         federation = federation_id(settings.federation.id)
         yield from broker.session(settings.mqtt, federation, DeviceId(name), timeout_s)

@@ -17,6 +17,7 @@ import msgspec
 from ofl_agents.doctor.findings import Finding, error, ok, skipped, warning
 from ofl_iot.errors import OflError
 from ofl_iot.ids import RESERVED
+from ofl_iot.local.client import LocalParty
 from ofl_iot.privacy.events import DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.roles.device.privacy_guard import TABLE as PRIVACY
@@ -49,7 +50,7 @@ def state(store: Path, rules: PrivacyRules) -> Iterator[Finding]:
     if store.stat().st_mode & 0o077:
         yield warning("state", f"{store} is open to others: it holds keys", f"chmod 600 {store}")
     if is_running(store):
-        yield skipped("state", f"{store} is in use: its party runs")
+        yield from running(store)
         return
     try:
         stored = _copy_of(store)
@@ -61,6 +62,24 @@ def state(store: Path, rules: PrivacyRules) -> Iterator[Finding]:
     if store.stem not in RESERVED:
         yield _keys(stored)
         yield from _budget(stored, rules)
+
+
+def running(store: Path) -> Iterator[Finding]:
+    """What a party that runs says of itself over its local socket."""
+    name = store.stem
+    try:
+        status = LocalParty(store.parent, name, timeout_s=5.0).status()
+    except OflError as problem:
+        yield skipped("state", f"{store} is in use, and its party cannot be asked: {problem}")
+        return
+    if status.overdue:
+        yield error("state", f"{name} runs but makes no progress: {status.overdue}", "look into its log; restart it")
+    else:
+        yield ok("state", f"{name} runs since {status.up_s:.0f} s (process {status.pid}): {status.said}")
+    if status.ready and not status.linked:
+        yield warning("broker", f"{name} has no link to the broker", "the findings on ports and TLS say why")
+    elif status.linked:
+        yield ok("broker", f"{name} is linked")
 
 
 def _copy_of(store: Path) -> Stored:

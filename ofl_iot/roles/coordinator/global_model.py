@@ -48,6 +48,11 @@ class GlobalModel:
         return self._manifest.final
 
     @property
+    def round_no(self) -> int:
+        """The round that made the present version; 0 for the initial model."""
+        return self._manifest.round_no
+
+    @property
     def manifest(self) -> Manifest:
         """What is published about the present version."""
         return self._signed(encode_body(self._books()))

@@ -103,6 +103,16 @@ class CoordinatorMachine:
         return self._model.values
 
     @property
+    def model_round(self) -> int:
+        """The round that made the present global model; 0 for the initial one."""
+        return self._model.round_no
+
+    @property
+    def model_digest(self) -> bytes:
+        """Which model is learnt."""
+        return self._model.digest
+
+    @property
     def counter(self) -> RoundCounter:
         """Where the rounds stand."""
         return self._rounds.books.counter

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.codec import encode_body
+from ofl_iot.protocol.codec import encode, encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
     Contribution,
@@ -38,6 +38,7 @@ from ofl_iot.roles.commands import (
     Subscribe,
 )
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.roles.coordinator.roster import MAX_LONE_TERM_STEP, MAX_TERM_STEP
 from ofl_iot.roles.events import (
     Arrived,
     Evaluated,
@@ -673,6 +674,47 @@ def test_a_coordinator_that_lost_its_store_goes_on_above_the_terms_of_its_device
     office.give(online(B, term=7))
     commands = office.give(TimerFired("coordinator.gather"))
     assert all(m.term > 7 for m in published(commands, Kind.ASSIGNMENT) if isinstance(m, Assignment))
+
+
+def given_terms(commands: list[Command]) -> set[int]:
+    return {m.term for m in published(commands, Kind.ASSIGNMENT) if isinstance(m, Assignment)}
+
+
+def test_a_device_that_claims_the_last_term_does_not_stop_the_federation() -> None:
+    """The attack: one Status of 39 bytes, after which no assignment could be encoded any more."""
+    office = Office(recluster_every=1)
+    office.begin(A, B, C, D)
+    refusal = dropped(office.give(online(A, term=2**53 - 1)))
+    assert (refusal["sender"], "--take-over" in str(refusal["reason"])) == (A, True)
+    for seq in (1, 2):
+        office.open_round()
+        leaders = office.leaders
+        for leader in leaders:
+            office.contribute(leader, {leader: (seq,)})
+        commands = office.aggregated(*leaders)
+        assert given_terms(commands) == {seq + 1}
+        for message in published(commands, Kind.ASSIGNMENT):
+            encode(message)
+        office.restart()
+        for device in (A, B, C, D):
+            office.give(online(device))
+    assert office.machine.roster.highest_term == 3
+
+
+def test_one_claim_of_the_last_term_moves_a_new_coordinator_by_a_bounded_step() -> None:
+    office = Office()
+    for device, term in ((A, 7), (B, 7), (C, 2**53 - 1), (D, 0)):
+        office.give(online(device, term=term))
+    terms = given_terms(office.give(TimerFired("coordinator.gather")))
+    assert all(7 < term <= 7 + MAX_LONE_TERM_STEP + 1 for term in terms)
+
+
+def test_two_claims_of_the_last_term_leave_terms_for_everybody() -> None:
+    office = Office()
+    for device in (A, B):
+        office.give(online(device, term=2**53 - 1))
+    terms = given_terms(office.give(TimerFired("coordinator.gather")))
+    assert all(term <= MAX_TERM_STEP + 1 for term in terms)
 
 
 def test_a_receipt_is_never_longer_than_the_body_has_parts() -> None:

@@ -237,7 +237,9 @@ class CoordinatorMachine:
             yield tell("no model to take over", "warning", reason="the broker holds nothing: going on from our own")
             yield from self._end_of_reading()
             if self.roster.plan:
+                self.roster.heed_claimed_terms()
                 self._rounds.books.recluster_soon()
+                yield Persist(tuple(self.roster.stored()))
                 yield from self._rounds.resume(now)
                 yield from self._republish(now)
                 yield from self._clusters.watch_absent_leaders(now)
@@ -272,6 +274,7 @@ class CoordinatorMachine:
         if len(self.roster.online) < self._fleet.min_devices:
             yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
             return
+        self.roster.heed_claimed_terms()
         yield from self._clusters.form(now)
         yield from self._model.publish()
         yield from self._rounds.key.prepare(self.roster.highest_term, tuple(self.roster.terms), now)
@@ -323,11 +326,14 @@ class CoordinatorMachine:
     def _status(self, device: DeviceId, status: Status, now: float) -> Iterator[Command]:
         if status.model != self._model.digest or status.size != len(self.model):
             raise RefusedError(f"{device} trains another model ({status.size} parameters)")
+        if self.roster.plan and not self._inheritance and status.term > self.roster.highest_term:
+            raise RefusedError(
+                f"{device} says that it is in term {status.term}, the highest given is {self.roster.highest_term}: it "
+                "lies, or the coordinator's store was lost, then start it with --take-over"
+            )
         ops = self.roster.heard(device, status, now)
         if ops:
             yield Persist(tuple(ops))
-        if self.roster.observe_term(status.term) and self.roster.plan:
-            self._rounds.books.recluster_soon()
         if self._inheritance:
             return
         if not status.online:

@@ -33,6 +33,10 @@ STATE, SETTLED, DEVICES = "coordinator.fleet", "coordinator.settled", "coordinat
 KNOWN = "coordinator.known"
 CONTACT_S = 300.0
 """Contact is judged over windows of at least this length."""
+MAX_TERM_STEP = 2**32
+"""How far a coordinator that takes over moves its term counter: more terms than a federation can have used."""
+MAX_LONE_TERM_STEP = 1000
+"""How far it moves for what a single device claims, beyond the others."""
 _UNREPORTED = Telemetry(cpu_count=1, cpu_ghz=1.0, cpu_load=0.0, memory_total_mib=1024, memory_free_mib=512)
 """Stands in for a device whose first report has not come: modest, so that it is not made a leader."""
 
@@ -192,12 +196,20 @@ class Roster:
                 ops.append(Put(KNOWN, device, msgspec.msgpack.encode(knowledge)))
         return ops
 
-    def observe_term(self, term: int) -> bool:
-        """A device may have seen higher terms than these books know (they were lost): whether it has."""
-        ahead = term > self._seats.term
-        if ahead:
-            self._seats = msgspec.structs.replace(self._seats, term=term)
-        return ahead
+    def observe_term(self, term: int) -> None:
+        """Raise the term counter to at least `term`, by a bounded step: nobody can use the terms up."""
+        highest = min(max(term, self._seats.term), self._seats.term + MAX_TERM_STEP)
+        self._seats = msgspec.structs.replace(self._seats, term=highest)
+
+    def heed_claimed_terms(self) -> None:
+        """Begin above the terms that devices hold, as after a lost store.
+
+        A device's word alone moves the counter little; what two of them hold counts in full.
+        """
+        claims = sorted((record.status.term for record in self.devices.values()), reverse=True)
+        if claims:
+            witnessed = claims[1] if len(claims) > 1 else 0
+            self.observe_term(min(claims[0], max(witnessed, self._seats.term) + MAX_LONE_TERM_STEP))
 
     @property
     def online(self) -> list[DeviceId]:

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ofl_iot.protocol.lives import Account, StoreId
 from ofl_iot.protocol.values import (
     DType,
     Precision,
@@ -67,6 +68,10 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
     values: Annotated[bytes, msgspec.Meta(min_length=2, max_length=MAX_CHUNK_BYTES)]
     update_no: _Count = 0
     """The same for all chunks of one release: a leader that counts updates must not count chunks."""
+    store: StoreId = b""
+    """The store whose numbering `seq` belongs to."""
+    account: Account = Account()
+    """The device's ledger when the chunk was released."""
 
     def __post_init__(self) -> None:
         if self.start + self.span > self.size:

@@ -14,6 +14,7 @@ import msgspec
 from ofl_iot.ids import MAX_ID_LENGTH
 from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.protocol.lives import Account, StoreId
 from ofl_iot.protocol.seqset import Seq, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
@@ -47,6 +48,10 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     """Its public X25519 key, to which others seal what only it may read."""
     certificate: Certificate = b""
     """Of the federation's authority: names the device and its sealing key."""
+    store: StoreId = b""
+    """The store it writes to; empty in its last will."""
+    privacy: Text = ""
+    """What is left of its privacy budget, or why it does not train, in words."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +60,9 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     device: Id
     settled: SeqSet
     sample_count: Count
+    store: StoreId = b""
+    """The store that `settled` is about."""
+    account: Account = Account()
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True, tag="assignment"):
@@ -71,6 +79,10 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, tag="assignment")
     """Filled for the leader alone."""
     incarnation: Incarnation = b""
     """Of the coordinator that assigns: its leaders take global models from no other."""
+    store: StoreId = b""
+    """The device's store, as the coordinator knows it: an assignment to another store is of a former life."""
+    account: Account = Account()
+    """The furthest that the coordinator has seen the device's ledger."""
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True, tag="receipt"):
@@ -86,7 +98,11 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, tag="receipt"):
     credits: Count
     """How many chunks the device may have under way."""
     highest: Count = 0
-    """The highest sequence number the leader holds: a device that lost its store numbers on from there."""
+    """The highest sequence number the leader holds: a device with an older copy of its store numbers on from there."""
+    store: StoreId = b""
+    """The store that the numbers are about."""
+    account: Account = Account()
+    """The furthest that the leader has seen the device's ledger."""
 
 
 class PartReceipt(msgspec.Struct, frozen=True, array_like=True, tag="partreceipt"):
@@ -176,6 +192,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
 
     device: Id
     seqs: tuple[Seq, ...]
+    store: StoreId = b""
+    """The store that numbered them; empty from a leader of the version before, which does not know."""
+    account: Account = Account()
 
 
 class Observation(msgspec.Struct, frozen=True, array_like=True):
@@ -255,6 +274,9 @@ class Books(msgspec.Struct, frozen=True, array_like=True, tag="books"):
     """Rounds closed."""
     settled: dict[Id, SeqSet]
     """The chunks in it, by device."""
+    stores: dict[Id, StoreId] = {}
+    """The store that each device's settled chunks are about."""
+    accounts: dict[Id, Account] = {}
 
 
 class KeyMember(msgspec.Struct, frozen=True, array_like=True):

@@ -78,7 +78,7 @@ class PlainTrainer:
         inputs = records.inputs if len(records.inputs) > 1 else records.inputs[0]
         loss = self._loop(self.model.module, inputs, records.targets, job)
         self.model.rebind()
-        return 0.0 if loss is None else float(loss)
+        return 0.0 if loss is None else float(loss.detach() if isinstance(loss, Tensor) else loss)
 
     def _descend(
         self, records: Records, job: Job, rng: np.random.Generator, progress: Callable[[int], None] | None

@@ -33,9 +33,11 @@ class TcpProxy:
     new connections too, until `resume()`. `half_open("client")` cuts the server's side of every connection
     while the client's stays open and silent, `half_open("server")` the other way round; what the living side
     sends is swallowed. `refuse()` resets new connections at once until `resume()`.
+    With `small_buffers` little is on its way: what a stalled proxy holds back stays with the sender.
     """
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, *, small_buffers: bool = False) -> None:
+        self._small_buffers = small_buffers
         self._target_port = target_port
         self._pipes: set[_Pipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -48,7 +50,11 @@ class TcpProxy:
         self.forwarded_bytes = 0
 
     async def __aenter__(self) -> TcpProxy:  # noqa: PYI034 -- typing.Self needs Python 3.11
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        listener = socket.create_server(("127.0.0.1", 0))
+        if self._small_buffers:  # accepted connections inherit it
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        limit = 4096 if self._small_buffers else 64 * 1024
+        self._server = await asyncio.start_server(self._accept, sock=listener, limit=limit)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

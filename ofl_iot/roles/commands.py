@@ -34,6 +34,13 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Withdraw:
+    """Drop what was handed to the link for `topic` and has not left yet: its receiver no longer wants it."""
+
+    topic: Topic
+
+
+@dataclass(frozen=True)
 class Subscribe:
     """Ask for a kind of topic; None stands for anyone."""
 
@@ -324,7 +331,9 @@ class Tell:
     level: str = "info"
 
 
-Command: TypeAlias = Publish | Subscribe | Unsubscribe | Persist | SetTimer | CancelTimer | Measure | Compute | Tell
+Command: TypeAlias = (
+    Publish | Withdraw | Subscribe | Unsubscribe | Persist | SetTimer | CancelTimer | Measure | Compute | Tell
+)
 
 
 def tell(what: str, level: str = "info", **fields: object) -> Tell:

@@ -9,11 +9,27 @@ from collections import Counter
 from ofl_iot.errors import ProtocolError
 from ofl_iot.ids import FederationId
 from ofl_iot.protocol.codec import decode, encode
-from ofl_iot.protocol.topics import Topics
+from ofl_iot.protocol.topics import Kind, Topics
 from ofl_iot.roles.commands import Publish, Subscribe, Unsubscribe
 from ofl_iot.roles.events import Arrived
 
 log = logging.getLogger(__name__)
+
+
+_URGENCY = {
+    Kind.UPDATE: 1,
+    **dict.fromkeys((Kind.KEYS, Kind.DECRYPT, Kind.SHARE, Kind.SERVERDEC), 2),
+    **dict.fromkeys((Kind.CONTRIBUTION, Kind.BLOCKS, Kind.GLOBAL_PART, Kind.BOOKS, Kind.MANIFEST), 3),
+}
+"""Receipts and control leave a thin link first, then chunks, keys and shares, and models last.
+
+A manifest stays behind the parts of its model.
+"""
+
+
+def urgency_of(kind: Kind) -> int:
+    """Lower leaves first."""
+    return _URGENCY.get(kind, 0)
 
 
 class Wire:

@@ -33,6 +33,7 @@ from ofl_iot.roles.commands import (
     Subscribe,
     Tell,
     Unsubscribe,
+    Withdraw,
     failure_of,
 )
 from ofl_iot.roles.events import (
@@ -47,6 +48,7 @@ from ofl_iot.roles.events import (
     Trained,
 )
 from ofl_iot.roles.storage import Delete, Put, Stored
+from ofl_iot.runtime.addressing import urgency_of
 from ofl_iot.runtime.equipment import Equipment
 from ofl_iot.runtime.quarantine import Quarantine, culprit
 from ofl_iot.runtime.watchdog import Health, ProgressProbe
@@ -321,6 +323,8 @@ class LiveParty:
             self._with.link.subscribe(self._with.wire.pattern(command), 1)
         elif isinstance(command, Unsubscribe):
             self._with.link.unsubscribe(self._with.wire.pattern(command))
+        elif isinstance(command, Withdraw):
+            self._with.link.withdraw(self._with.wire.topics.build(command.topic))
         elif isinstance(command, Measure):
             self._spawn(self._measure(self._life), "measure")
         else:
@@ -329,7 +333,8 @@ class LiveParty:
     def _publish(self, command: Publish) -> None:
         try:
             topic, payload = self._with.wire.outgoing(command)
-            self._with.link.publish(topic, payload, qos=command.qos, retain=command.retain)
+            urgency = urgency_of(command.topic.kind)
+            self._with.link.publish(topic, payload, qos=command.qos, retain=command.retain, urgency=urgency)
         except (TransportError, EncodeError) as error:
             log.error("message not sent party=%s reason=%s", self.name, error)  # noqa: TRY400  # the reason says all
 

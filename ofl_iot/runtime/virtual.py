@@ -28,6 +28,7 @@ from ofl_iot.roles.commands import (
     Subscribe,
     Tell,
     Unsubscribe,
+    Withdraw,
 )
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired, Trained
 from ofl_iot.runtime.addressing import Wire
@@ -208,6 +209,8 @@ class VirtualWorld:
             self.broker.unsubscribe(name, wire.pattern(command))
         elif isinstance(command, Measure):
             self._measure(party)
+        elif isinstance(command, Withdraw):
+            pass  # a virtual link has let go of everything it was handed
         else:
             self.told[command.what] += 1
             if self._listener:

@@ -91,7 +91,10 @@ class Connection:
             self._dispatch()
 
     def _write(self) -> None:
-        self.client.loop_write()
+        try:
+            self.client.loop_write()
+        finally:
+            self._dispatch()
 
 
 class Ack:

@@ -22,6 +22,7 @@ class Echo:
         self._timeout_s = timeout_s
         self._due_at = now
         self._waiting = False
+        self._written_bytes: int | None = None
         self._left_at: float | None = None
 
     def due(self, now: float) -> bool:
@@ -32,14 +33,20 @@ class Echo:
         """One waits to be written."""
         self._waiting = True
 
-    def left(self, now: float) -> None:
-        """It was written; before that a slow link, not a deaf one, is to blame."""
-        self._left_at = now
+    def written(self, bytes_before: int) -> None:
+        """The kernel has it, behind so many bytes of this connection."""
+        self._written_bytes = bytes_before
+
+    def delivered(self, bytes_delivered: int, now: float) -> None:
+        """The peer has so many bytes; until the echo is among them a slow link, not a deaf one, is to blame."""
+        if self._written_bytes is not None and bytes_delivered >= self._written_bytes:
+            self._written_bytes, self._left_at = None, now
 
     def heard(self, now: float) -> None:
         """A message arrived, this one or any other: we are not deaf."""
-        if self._left_at is not None:
-            self._waiting, self._left_at, self._due_at = False, None, now + self._interval_s
+        if self._left_at is not None or self._written_bytes is not None:
+            self._waiting, self._written_bytes, self._left_at = False, None, None
+            self._due_at = now + self._interval_s
 
     def deaf(self, now: float) -> bool:
         """Whether the answer is overdue."""
@@ -69,13 +76,17 @@ class SelfPing:
             self._packet = client.publish(self.topic, self._echo.payload, 0).mid
             self._echo.handed_over()
 
-    def written(self, packet: int, now: float) -> bool:
-        """Whether this packet was an echo; it has left."""
+    def written(self, packet: int, bytes_before: int) -> bool:
+        """Whether this packet was an echo; the kernel has it, behind so many bytes."""
         if packet != self._packet:
             return False
         self._packet = None
-        self._echo.left(now)
+        self._echo.written(bytes_before)
         return True
+
+    def delivered(self, bytes_delivered: int, now: float) -> None:
+        """The peer has so many bytes of this connection."""
+        self._echo.delivered(bytes_delivered, now)
 
     def heard(self, now: float) -> None:
         """A message arrived."""

@@ -63,11 +63,16 @@ class Link(Protocol):
         """Take `subscribe` back; remembered likewise."""
         ...
 
-    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False) -> bool:
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False, urgency: int = 0) -> bool:
         """Hand a message over; False if it was not taken because the link is down or clogged.
 
-        Raises TransportError for a message larger than the link carries.
+        While messages wait, lower `urgency` leaves first. Raises TransportError for a message larger than the link
+        carries.
         """
+        ...
+
+    def withdraw(self, topic: str) -> None:
+        """Drop messages to `topic` that have not left yet: nobody wants them any more."""
         ...
 
     @property
@@ -93,6 +98,11 @@ class Link(Protocol):
     @property
     def bytes_received(self) -> int:
         """Bytes read from the network since the start, protocol overhead included."""
+        ...
+
+    @property
+    def rate_bytes_s(self) -> float | None:
+        """Bytes a second that leave while data wait; None as long as none had to."""
         ...
 
     @property

@@ -8,6 +8,7 @@ happened; `_dispatch` tells the handler afterwards.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -20,8 +21,10 @@ from ofl_iot.transport.backoff import Backoff, Outage
 from ofl_iot.transport.connection import Ack, Client, Connection, Message, nothing_to_acknowledge
 from ofl_iot.transport.echo import SelfPing
 from ofl_iot.transport.link import Delivery, Link, LinkDown, LinkEvent, LinkHandler, LinkUp
+from ofl_iot.transport.network import is_local, netlink_watch
 from ofl_iot.transport.pending import Outgoing, Pending
 from ofl_iot.transport.requests import Requests
+from ofl_iot.transport.send_queue import SendQueue
 from ofl_iot.transport.settings import Address, MqttSettings, TlsSettings, Will
 from ofl_iot.transport.sockets import explain, open_socket
 from ofl_iot.transport.subscriptions import Subscriptions, checked_topic
@@ -32,6 +35,18 @@ logger = logging.getLogger(__name__)
 
 STEADY_S = 5.0
 """A connection that lasted this long was no accident: the next outage begins with short waits."""
+
+FEED_BYTES = 16 * 1024
+"""What the client has to write at most, give or take a message; the rest waits where it can be withdrawn."""
+
+MAX_WAITING = 10_000
+"""Messages that wait for the client at most."""
+
+NO_NETWORK_PAUSE_S = 2.0
+"""The longest pause while this machine has no network: a contact may last seconds only."""
+
+CALM_S = 0.2
+"""The shortest pause, however often the network changes."""
 
 GRANT_TIMEOUTS = 6
 """So many times `echo_timeout_s` a broker has for granting the subscription to our echoes, where there is another.
@@ -66,7 +81,13 @@ class MqttLink:
         if echo_topic is not None:
             self._subscriptions.want(checked_topic(echo_topic), 0)
         self._requests = Requests(self._subscriptions, client_id)
-        self._pending = Pending(settings.max_pending_bytes)
+        self._queue = SendQueue()
+        self._pending = Pending()
+        self._handed_bytes = 0
+        """What the client got since it last had nothing to write."""
+        self._network_changed = asyncio.Event()
+        self._no_network = False
+        """Whether the last attempt failed on this machine, not at the broker."""
         self._inbox: deque[LinkEvent] = deque()
         self._connection: Connection | None = None
         self._echo = SelfPing(echo_topic, settings, clock())
@@ -128,25 +149,57 @@ class MqttLink:
         if self.connected and self._connection is not None:
             self._requests.cancel_unwanted(self._connection.client)
 
-    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False) -> bool:
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False, urgency: int = 0) -> bool:
         """Hand a message over; False if it was not taken because the link is down or clogged.
 
-        Raises TransportError for a message of more than `max_packet_bytes`.
+        While messages wait, lower `urgency` leaves first, and a repetition of one that the broker has not
+        acknowledged adds nothing. Raises
+        TransportError for a message of more than `max_packet_bytes`.
         """
-        message = Outgoing(checked_topic(topic), payload, min(_checked_qos(qos), self._settings.qos), retain)
+        message = Outgoing(checked_topic(topic), payload, min(_checked_qos(qos), self._settings.qos), retain, urgency)
         if message.size > self._settings.max_packet_bytes:
             raise TransportError(
                 f"a message of {message.size} bytes to {topic} exceeds max_packet_bytes = "
                 f"{self._settings.max_packet_bytes}: send smaller chunks or raise it here and at the broker"
             )
-        if not self.connected or self._stopping or self._connection is None or not self._pending.has_room(message):
+        if not self.connected or self._stopping or self._connection is None or not self._has_room(message):
             return False
-        packet = self._connection.client.send(message)
-        if packet is None:
-            return False
-        self._pending.add(packet, message)
+        if message not in self._pending:
+            self._queue.put(message)
         self.publishes += 1
+        self._feed()
         return True
+
+    def withdraw(self, topic: str) -> None:
+        """Drop messages to `topic` that the client does not have yet."""
+        self._queue.withdraw(topic)
+
+    @property
+    def rate_bytes_s(self) -> float | None:
+        """Bytes a second that leave while data wait; None as long as none had to."""
+        return self._connection.client.sock.rate.bytes_s if self._connection else None
+
+    def _has_room(self, message: Outgoing) -> bool:
+        """Whether to take one more; an empty queue takes any."""
+        taken = self._queue.bytes + self._pending.bytes
+        fits = taken + message.size <= self._settings.max_pending_bytes and len(self._queue) < MAX_WAITING
+        return fits or not (len(self._queue) or len(self._pending))
+
+    def _feed(self) -> None:
+        """Give the client a little at a time: what it has can be neither reordered nor withdrawn."""
+        connection = self._connection
+        if connection is None or not self.connected or connection.ended.done():
+            return
+        if not connection.client.want_write():
+            self._handed_bytes = 0
+        while len(self._queue) and self._handed_bytes < FEED_BYTES and len(self._pending) < self._settings.max_inflight:
+            message = self._queue.pop()
+            packet = connection.client.send(message)
+            if packet is None:
+                self._queue.put_back([message])
+                return
+            self._pending.add(packet, message)
+            self._handed_bytes += message.size
 
     @property
     def alive(self) -> bool:
@@ -183,7 +236,16 @@ class MqttLink:
         """
         addresses = self._settings.addresses()
         first = turn = self._rng.randrange(len(addresses)) if self._settings.spread else 0
+        watch = netlink_watch()
+        watch.listen(self._network_changed.set)
+        try:
+            await self._connect_again_and_again(addresses, first, turn)
+        finally:
+            watch.forget(self._network_changed.set)
+
+    async def _connect_again_and_again(self, addresses: tuple[Address, ...], first: int, turn: int) -> None:
         while not self._stopping:
+            self._network_changed.clear()
             address = addresses[turn % len(addresses)]
             began = self._clock()
             self._given_up = False
@@ -199,7 +261,21 @@ class MqttLink:
             back = was_connected and steady and not self._given_up and not self._settings.spread
             turn = first if back else turn + 1
             if was_connected or (turn - first) % len(addresses) == 0:
-                await asyncio.sleep(self._backoff.next_s())
+                await self._pause()
+
+    def _pause_s(self) -> float:
+        """Seconds until the next attempt: longer and longer for a broker, never long for a network."""
+        if not self._no_network:
+            return self._backoff.next_s()
+        self._backoff.reset()
+        return min(self._backoff.next_s(), NO_NETWORK_PAUSE_S)
+
+    async def _pause(self) -> None:
+        """Wait before the next attempt, or until the network changes."""
+        pause_s = self._pause_s()
+        await asyncio.sleep(min(pause_s, CALM_S))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._network_changed.wait(), pause_s - CALM_S)
 
     def _note_down(self, reason: str) -> None:
         self.connected = False
@@ -212,12 +288,14 @@ class MqttLink:
     async def _live(self, address: Address) -> str:
         """One connection from beginning to end; returns why it ended or never began."""
         timeout_s = self._settings.connect_timeout_s
+        self._no_network = False
         try:
             tls = self._settings.context()  # a certificate may have been renewed since
             sock = await asyncio.wait_for(open_socket(address, tls), timeout_s)
         except asyncio.TimeoutError:
             return f"no connection within {timeout_s:g} s"
         except OSError as error:
+            self._no_network = is_local(error)
             return explain(error)
         except ConfigError as error:
             return str(error)
@@ -247,6 +325,7 @@ class MqttLink:
         """Keep-alive, refused subscriptions and self-ping."""
         connection.client.loop_misc()
         now = self._clock()
+        self._echo.delivered(connection.client.sock.delivered(now), now)
         if connection.ended.done():
             return
         self._requests.subscribe(connection.client, self._subscriptions.to_ask_again(now))
@@ -294,11 +373,16 @@ class MqttLink:
         amqtt acknowledges before it passes on, and forgets to pass on once we are gone; it keeps the order,
         so when the last echo is back all else has left.
         """
-        await self._unless_ended(self._pending.all_settled(), connection)
+        await self._unless_ended(self._drained(), connection)
         if self._echo.topic in self._subscriptions.granted:
             await self._unless_ended(self._echo.farewell(connection.client), connection)
         connection.client.disconnect()
         await _first_of(connection.ended)
+
+    async def _drained(self) -> None:
+        """Wait until nothing is queued or unacknowledged."""
+        while len(self._queue) or len(self._pending):
+            await self._pending.next_settled()
 
     async def _unless_ended(self, waiting: Coroutine[Any, Any, object], connection: Connection) -> None:
         """Wait for something, but no longer than the connection lives."""
@@ -353,7 +437,8 @@ class MqttLink:
         ack()
 
     def _on_settled(self, packet: int) -> None:
-        if not self._echo.written(packet, self._clock()):
+        written = self._connection.client.sock.bytes_sent if self._connection else 0
+        if not self._echo.written(packet, written):
             self._pending.settle(packet)
 
     # ---- outside paho's locks ----
@@ -369,6 +454,7 @@ class MqttLink:
                     self.deliveries += 1
                 self._handler(event)
         finally:
+            self._feed()
             if self._inbox:
                 asyncio.get_running_loop().call_soon(self._dispatch)
 
@@ -388,9 +474,8 @@ class MqttLink:
         elif self._settings.qos == 0:
             self._subscriptions.distrust()  # what was retained while we were away comes only to who asks again
         self._requests.begin_anew(client)
-        for message in self._pending.take_unacknowledged():
-            info = client.publish(message.topic, message.payload, message.qos, message.retain)
-            self._pending.add(info.mid, message)
+        self._handed_bytes = 0
+        self._queue.put_back(self._pending.take_unacknowledged())
 
 
 def _checked_qos(qos: int) -> int:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 PACKET_OVERHEAD_BYTES = 9
 """Fixed header, topic length and packet number of a PUBLISH, at most."""
-MAX_PENDING = 10_000
-"""Well below the 65,535 packet numbers, which must not wrap around onto a message still pending."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +17,8 @@ class Outgoing:
     payload: bytes
     qos: int
     retain: bool
+    urgency: int = 0
+    """Lower leaves first."""
 
     @property
     def size(self) -> int:
@@ -29,40 +29,37 @@ class Outgoing:
 class Pending:
     """Messages by packet number until they are written (QoS 0) or acknowledged (QoS 1)."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
+    def __init__(self) -> None:
+        self.bytes = 0
         self._messages: dict[int, Outgoing] = {}
         self._settled = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    def has_room(self, message: Outgoing) -> bool:
-        """Whether to take one more; an empty list takes any."""
-        fits = self._bytes + message.size <= self._max_bytes and len(self._messages) < MAX_PENDING
-        return fits or not self._messages
-
     def add(self, packet: int, message: Outgoing) -> None:
         """It was handed to the client under this packet number."""
         self._messages[packet] = message
-        self._bytes += message.size
+        self.bytes += message.size
+
+    def __contains__(self, message: Outgoing) -> bool:
+        """Whether the broker has yet to acknowledge this very message."""
+        return message in self._messages.values()
 
     def settle(self, packet: int) -> None:
         """It was written or acknowledged."""
         if (message := self._messages.pop(packet, None)) is not None:
-            self._bytes -= message.size
+            self.bytes -= message.size
             self._settled.set()
 
     def take_unacknowledged(self) -> list[Outgoing]:
         """Empty the list for a new connection; the QoS 1 messages, in the order they were taken."""
         messages = [message for message in self._messages.values() if message.qos == 1]
         self._messages.clear()
-        self._bytes = 0
+        self.bytes = 0
         return messages
 
-    async def all_settled(self) -> None:
-        """Wait until nothing is pending."""
-        while self._messages:
-            self._settled.clear()
-            await self._settled.wait()
+    async def next_settled(self) -> None:
+        """Wait until a message is settled."""
+        self._settled.clear()
+        await self._settled.wait()

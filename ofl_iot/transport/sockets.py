@@ -8,9 +8,12 @@ import socket
 import ssl
 from typing import Any
 
+from ofl_iot.transport.flow import SendRate, buffer_bytes, limit_buffer, limit_unsent, unacknowledged_bytes
 from ofl_iot.transport.settings import Address
 
 _READ_BYTES = 64 * 1024
+MAX_BUFFER_BYTES = 4 * 2**20
+"""Send buffer of a link that was thin and has become fast: the kernel no longer tunes it."""
 
 
 class CountedSocket:
@@ -23,8 +26,11 @@ class CountedSocket:
         self._raw = raw
         self._ahead = b""
         self._taken = 0
+        self._buffer: int | None = None
+        """Bound of the send buffer; None: the kernel's own."""
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.rate = SendRate()
         self.fault: str | None = None
 
     @property
@@ -73,6 +79,23 @@ class CountedSocket:
         self.bytes_sent += sent
         return sent
 
+    def delivered(self, now: float) -> int:
+        """Bytes the peer has acknowledged; also measures the rate and bounds what is on its way on a thin link.
+
+        Where TLS adds to what is sent, the difference counts as not delivered until all is.
+        """
+        if self.closed:
+            return self.bytes_sent
+        unacknowledged = unacknowledged_bytes(self._raw)
+        self.rate.sample(now, self.bytes_sent, unacknowledged)
+        size = buffer_bytes(self.rate.bytes_s)
+        if size is None and self._buffer is not None:
+            size = MAX_BUFFER_BYTES
+        if size is not None and size != self._buffer:
+            limit_buffer(self._raw, size)
+            self._buffer = size
+        return self.bytes_sent - unacknowledged
+
     def close(self) -> None:
         """Close the connection; twice is once."""
         self._raw.close()
@@ -94,6 +117,7 @@ async def open_socket(address: Address, tls: ssl.SSLContext | None) -> CountedSo
         try:
             raw.settimeout(0)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            limit_unsent(raw)
             await asyncio.get_running_loop().sock_connect(raw, target)
             if tls is not None:
                 raw = tls.wrap_socket(raw, server_hostname=address.host, do_handshake_on_connect=False)

@@ -27,6 +27,7 @@ from ofl_iot.roles.commands import (
     SetTimer,
     Subscribe,
     TrainLocally,
+    Withdraw,
 )
 from ofl_iot.roles.device.machine import STATE, DeviceMachine
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
@@ -49,6 +50,7 @@ from tests.roles.parties import (
     SIZE,
     A,
     B,
+    C,
     arrived,
     assigned,
     assignment,
@@ -124,6 +126,18 @@ def test_an_assignment_is_stored_before_the_model_is_pulled() -> None:
     assert isinstance(pull, Pull)
     assert pull.max_blocks == 3
     assert np.all(np.frombuffer(pull.seen, "<f8") < 0)
+
+
+def test_what_waits_for_a_past_leader_is_withdrawn_from_the_link() -> None:
+    machine = device_machine()
+    begin(machine)
+    commands = machine.handle(assigned(assignment(2, C)), 1.0)
+    assert [command.topic for command in commands if isinstance(command, Withdraw)] == [
+        Topic(Kind.UPDATE, A, LEADER),
+        Topic(Kind.PULL, A, LEADER),
+    ]
+    same = machine.handle(assigned(assignment(3, C)), 2.0)
+    assert not [command for command in same if isinstance(command, Withdraw)], "its chunks are still wanted"
 
 
 def test_training_begins_when_the_whole_model_is_here() -> None:

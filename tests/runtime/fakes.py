@@ -64,6 +64,9 @@ class FakeLink:
     alive: bool = True
     published: list[tuple[str, bytes]] = field(default_factory=list)
     journal: list[str] = field(default_factory=list)
+    urgencies: list[int] = field(default_factory=list)
+    withdrawn: list[str] = field(default_factory=list)
+    rate_bytes_s: float | None = None
     patterns: set[str] = field(default_factory=set)
     acknowledged: list[bytes] = field(default_factory=list)
     handler: LinkHandler | None = None
@@ -86,9 +89,13 @@ class FakeLink:
     def unsubscribe(self, pattern: str) -> None:
         self.patterns.discard(pattern)
 
-    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False) -> bool:
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False, urgency: int = 0) -> bool:
         self.published.append((topic, payload))
+        self.urgencies.append(urgency)
         return self.connected
+
+    def withdraw(self, topic: str) -> None:
+        self.withdrawn.append(topic)
 
     def up(self) -> None:
         self.connected = self.tried = True

@@ -12,7 +12,7 @@ from ofl_iot.protocol.messages import Pull, Status
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Publish, Subscribe, Unsubscribe
 from ofl_iot.roles.events import Arrived
-from ofl_iot.runtime.addressing import Wire
+from ofl_iot.runtime.addressing import Wire, urgency_of
 from ofl_iot.runtime.virtual_broker import matches
 from tests.runtime.fakes import FEDERATION
 
@@ -67,3 +67,10 @@ def test_each_drop_counts_for_its_sender_and_is_logged_without_the_payload(caplo
     assert "message dropped sender=d7 bytes=17" in caplog.text
     assert "version 09; this program speaks 1" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_control_leaves_before_chunks_keys_and_models_and_a_manifest_behind_its_parts() -> None:
+    ranks = [urgency_of(kind) for kind in (Kind.RECEIPT, Kind.UPDATE, Kind.KEYS, Kind.CONTRIBUTION)]
+    assert ranks == sorted(set(ranks))
+    assert urgency_of(Kind.STATUS) == urgency_of(Kind.ROUND_OPEN) == urgency_of(Kind.PULL) == ranks[0]
+    assert urgency_of(Kind.MANIFEST) == urgency_of(Kind.GLOBAL_PART) == urgency_of(Kind.BOOKS)

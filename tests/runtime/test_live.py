@@ -528,7 +528,7 @@ def test_stopping_handles_what_waits_then_says_goodbye_then_closes(eventually: A
         async def stop(self) -> None:
             order.append("link stopped")
 
-        def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False) -> bool:
+        def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool = False, urgency: int = 0) -> bool:
             order.append("published")
             return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 import socket
@@ -15,7 +14,9 @@ from paho.mqtt.client import topic_matches_sub
 from ofl_iot.errors import TopicError
 from ofl_iot.transport.backoff import Backoff, Outage
 from ofl_iot.transport.echo import Echo
-from ofl_iot.transport.pending import MAX_PENDING, Outgoing, Pending
+from ofl_iot.transport.flow import MIN_BUFFER_BYTES, THIN_BYTES_S, SendRate, buffer_bytes
+from ofl_iot.transport.pending import Outgoing, Pending
+from ofl_iot.transport.send_queue import SendQueue
 from ofl_iot.transport.sockets import CountedSocket
 from ofl_iot.transport.subscriptions import Subscriptions, checked_pattern, checked_topic, matches
 
@@ -45,13 +46,16 @@ def test_complaints_are_at_once_and_then_a_minute_apart(times: list[float]) -> N
     assert outage.should_complain(max(times))
 
 
-def test_an_echo_is_overdue_only_after_it_left() -> None:
+def test_an_echo_is_overdue_only_after_the_peer_has_it() -> None:
     echo = Echo(interval_s=10.0, timeout_s=3.0, now=0.0)
     assert echo.due(0.0)
     echo.handed_over()
     assert not echo.due(100.0)
     assert not echo.deaf(100.0)
-    echo.left(100.0)
+    echo.written(5000)
+    echo.delivered(4999, 50.0)
+    assert not echo.deaf(99.0), "a thin link takes a minute, but it is not deaf"
+    echo.delivered(5000, 100.0)
     assert not echo.deaf(102.9)
     assert echo.deaf(103.0)
     echo.heard(103.0)
@@ -123,7 +127,7 @@ def test_what_was_refused_is_asked_for_again_after_growing_pauses() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=50), st.booleans()), max_size=40))
 def test_pending_keeps_unacknowledged_messages_in_order(steps: list[tuple[int, bytes, bool]]) -> None:
-    pending = Pending(max_bytes=10**6)
+    pending = Pending()
     kept = []
     for packet, (qos, payload, settled) in enumerate(steps):
         message = Outgoing("t", payload, qos, retain=False)
@@ -135,19 +139,80 @@ def test_pending_keeps_unacknowledged_messages_in_order(steps: list[tuple[int, b
             kept.append(message)
     assert pending.take_unacknowledged() == kept
     assert len(pending) == 0
-    asyncio.run(asyncio.wait_for(pending.all_settled(), 1))
+    assert pending.bytes == 0
 
 
-def test_pending_is_bounded_in_bytes_and_number() -> None:
-    large = Outgoing("t", bytes(100), 1, retain=False)
-    pending = Pending(max_bytes=50)
-    assert pending.has_room(large)
-    pending.add(1, large)
-    assert not pending.has_room(Outgoing("t", b"", 1, retain=False))
-    many = Pending(max_bytes=10**9)
-    for packet in range(MAX_PENDING):
-        many.add(packet, Outgoing("t", b"", 1, retain=False))
-    assert not many.has_room(large)
+queued = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["a", "b"]), st.integers(0, 9)), max_size=30)
+
+
+def outgoing(urgency: int, topic: str, number: int) -> Outgoing:
+    return Outgoing(topic, bytes([urgency, number]), 1, retain=False, urgency=urgency)
+
+
+@given(queued)
+def test_messages_leave_by_urgency_then_in_order_and_each_once(steps: list[tuple[int, str, int]]) -> None:
+    queue = SendQueue()
+    for step in steps:
+        queue.put(outgoing(*step))
+    first_seen = list(dict.fromkeys(steps))
+    assert len(queue) == len(first_seen)
+    assert queue.bytes == sum(outgoing(*step).size for step in first_seen)
+    left = [queue.pop() for _ in range(len(queue))]
+    assert left == [outgoing(*step) for step in sorted(first_seen, key=lambda step: step[0])]
+    assert queue.bytes == 0
+    with pytest.raises(IndexError):
+        queue.pop()
+
+
+@given(queued, queued)
+def test_what_comes_back_leaves_before_its_equals(taken: list[tuple[int, str, int]], more: list) -> None:
+    queue = SendQueue()
+    for step in more:
+        queue.put(outgoing(*step))
+    back = [outgoing(*step) for step in dict.fromkeys(taken)]
+    queue.put_back(back)
+    left = [queue.pop() for _ in range(len(queue))]
+    for urgency in range(3):
+        ours = [message for message in back if message.urgency == urgency]
+        assert [message for message in left if message.urgency == urgency][: len(ours)] == ours
+    assert len(set(left)) == len(left)
+
+
+@given(queued)
+def test_what_nobody_wants_any_more_is_withdrawn(steps: list[tuple[int, str, int]]) -> None:
+    queue = SendQueue()
+    for step in steps:
+        queue.put(outgoing(*step))
+    wanted = [step for step in dict.fromkeys(steps) if step[1] != "a"]
+    assert queue.withdraw("a") == len(set(steps)) - len(wanted)
+    assert queue.bytes == sum(outgoing(*step).size for step in wanted)
+    assert {queue.pop() for _ in range(len(queue))} == {outgoing(*step) for step in wanted}
+
+
+@given(st.floats(100.0, 1e7), st.floats(0.25, 2.0), st.integers(2, 20))
+def test_the_rate_is_what_leaves_while_data_wait(bytes_s: float, step_s: float, samples: int) -> None:
+    rate = SendRate()
+    for n in range(samples):
+        rate.sample(n * step_s, sent=10**9, unacknowledged=10**9 - int(bytes_s * n * step_s))
+    assert rate.bytes_s is not None
+    assert abs(rate.bytes_s - bytes_s) <= 0.01 * bytes_s + 8 / step_s
+
+
+def test_an_idle_link_tells_nothing_of_its_rate() -> None:
+    rate = SendRate()
+    for n in range(5):
+        rate.sample(float(n), sent=100 * n, unacknowledged=0)
+    assert rate.bytes_s is None
+    assert buffer_bytes(None) is None
+
+
+@given(st.floats(0.0, 1e8))
+def test_a_thin_link_holds_two_seconds_of_data_and_a_fast_one_what_it_likes(bytes_s: float) -> None:
+    size = buffer_bytes(bytes_s)
+    if bytes_s >= THIN_BYTES_S:
+        assert size is None
+    else:
+        assert size == max(MIN_BUFFER_BYTES, int(2 * bytes_s))
 
 
 @given(st.binary(min_size=1, max_size=200), st.lists(st.integers(1, 50), max_size=10))

@@ -431,10 +431,12 @@ def test_two_hundred_links_share_one_loop(
                 link.start(heard[i])
             await eventually(lambda: all(f"n/{i}" in link.granted for i, link in enumerate(links)))
             for i, link in enumerate(links):
-                for _ in range(5):
-                    assert link.publish(f"n/{(i + 1) % count}", b"%d" % i, qos=1)
+                for turn in range(5):
+                    assert link.publish(f"n/{(i + 1) % count}", b"%d of %d" % (turn, i), qos=1)
             await eventually(lambda: all(len(h.deliveries) >= 5 for h in heard))
-            assert all(set(h.payloads) == {b"%d" % ((i - 1) % count)} for i, h in enumerate(heard))
+            assert all(
+                set(h.payloads) == {b"%d of %d" % (n, (i - 1) % count) for n in range(5)} for i, h in enumerate(heard)
+            )
             await asyncio.gather(*(link.stop() for link in links))
             assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("mqtt link")]
 

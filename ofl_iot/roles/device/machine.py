@@ -33,6 +33,7 @@ from ofl_iot.roles.commands import (
     SetTimer,
     Subscribe,
     TrainLocally,
+    Withdraw,
     tell,
 )
 from ofl_iot.roles.device.local_model import LocalModel
@@ -286,6 +287,9 @@ class DeviceMachine:
         if held is None or held.term != assignment.term:
             self.model.new_leader()
             self.outbox.readdress()
+            if held and held.leader != assignment.leader:
+                for kind in (Kind.UPDATE, Kind.PULL):
+                    yield Withdraw(Topic(kind, self.profile.device, DeviceId(held.leader)))
             yield from self._stop_waiting()
             yield from self._send_due(now)
             yield from self._pull(now)

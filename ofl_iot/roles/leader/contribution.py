@@ -15,7 +15,7 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Manifest, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import Command, KeyMaterial, Publish, SetTimer
+from ofl_iot.roles.commands import Command, KeyMaterial, Publish, SetTimer, Withdraw
 from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.part_sender import PartSender
 
@@ -42,6 +42,8 @@ class Contributing:
         self._resend_s = resend_s
         self._linked = False
         self._sender: PartSender | None = None
+        self._superseded = False
+        """Whether parts of an earlier contribution may still wait at the link."""
         self.opened: RoundOpen | None = None
 
     def forget(self) -> None:
@@ -75,6 +77,7 @@ class Contributing:
     def load(self, body: bytes, cluster: ClusterModel) -> None:
         """This is the contribution of the frozen round."""
         parts = split_body(body, cluster.term, cluster.frozen_round, CONTRIBUTE)
+        self._superseded = self._sender is not None and not self._sender.done
         self._sender = PartSender(parts, resend_s=self._resend_s)
 
     def unload(self) -> None:
@@ -101,6 +104,9 @@ class Contributing:
         """Send what was not confirmed."""
         if self._sender is None or self._sender.done or not self._linked:
             return
+        if self._superseded:
+            self._superseded = False
+            yield Withdraw(Topic(Kind.CONTRIBUTION, self._me))
         for part in self._sender.due(now):
             yield Publish(Topic(Kind.CONTRIBUTION, self._me), part)
         yield SetTimer(RESEND, now + self._resend_s)

@@ -30,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "transport": LEAVES | {"identity"},
     "workloads": {"errors", "privacy"},
     "torch_training": LEAVES | {"privacy"},
-    "apps": {"errors", "privacy", "workloads", "torch_training"},
+    "apps": {"errors", "privacy", "protocol", "workloads", "torch_training"},
     "roles": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust"},
     "jobs": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "identity", "robust", "roles", "workloads"},
     "runtime": LEAVES

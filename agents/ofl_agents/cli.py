@@ -70,6 +70,22 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_app_options(parser: argparse.ArgumentParser) -> None:
+    """What is learnt, and from which data."""
+    parser.add_argument(
+        "--app",
+        dest="chosen_app",
+        metavar="APP",
+        help="FILE.py:NAME, MODULE:NAME, an installed or a built-in app (default: federation.app)",
+    )
+    parser.add_argument(
+        "--data",
+        dest="chosen_data",
+        metavar="PATH",
+        help="where its data are on this machine (default: federation.data)",
+    )
+
+
 def environment() -> dict[str, str]:
     """The environment's settings; variables that are no setting but a folder or a secret are left out.
 
@@ -83,8 +99,11 @@ def environment() -> dict[str, str]:
 
 
 def overrides_of(options: argparse.Namespace) -> dict[str, str]:
-    """The `--set` options."""
+    """The `--set` options, and `--app` and `--data` where the program takes them."""
     given: dict[str, str] = {}
+    for name in ("app", "data"):
+        if getattr(options, f"chosen_{name}", None) is not None:
+            given[f"federation.{name}"] = getattr(options, f"chosen_{name}")
     for text in options.set:
         key, equals, value = text.partition("=")
         if not equals:

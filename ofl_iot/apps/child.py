@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ofl_iot.apps.card import encode_card
 from ofl_iot.apps.channel import Channel, ClosedError, Message
 from ofl_iot.apps.confinement import die_with_parent, hide, limit_memory, yield_to_agent
 from ofl_iot.apps.loading import load_app
 from ofl_iot.apps.served import ServedApp
 from ofl_iot.errors import OflError
+from ofl_iot.protocol.model_card import encode_card
 from ofl_iot.workloads.base import TrainJob, Vector
 
 _OWN_CODE = str(Path(__file__).parent.parent)
@@ -90,6 +90,7 @@ class Service:
             "size": described.size,
             "metrics": described.metrics,
             "notes": list(described.notes),
+            "judged": described.judged,
             "hidden": hidden,
         }
 

@@ -32,8 +32,10 @@ def die_with_parent(parent: int) -> None:
 
 def yield_to_agent() -> None:
     """Run at a lower priority than the agent, and be the one that the kernel ends when memory is short."""
-    os.nice(5)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # a service's sandbox may refuse any of these
+        os.nice(5)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -41,7 +43,8 @@ def yield_to_agent() -> None:
 def limit_memory(mebibytes: int) -> None:
     """Refuse allocations beyond so much data; 0 is no limit. Call it when libraries are loaded."""
     if mebibytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (mebibytes << 20, mebibytes << 20))
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_DATA, (mebibytes << 20, mebibytes << 20))
 
 
 def landlock_version() -> int:

@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from ofl_iot.apps.data import Records
+from ofl_iot.apps.data import Records, joined
+from ofl_iot.errors import ConfigError
 from ofl_iot.workloads.splits import split_dirichlet
 
+HELD_OUT = "holdout"
+"""A file or folder of this name in the data folder of a simulation is the coordinator's."""
+SHARE = 5
+"""Without one, one record in so many is held out."""
 
-def parts_of(where: str, devices: int) -> list[str]:
-    """Return the subfolders, or else the files, of a folder if there are exactly as many as devices; else nothing."""
+
+@dataclass(frozen=True)
+class Layout:
+    """What a data folder holds for a simulation."""
+
+    rest: str
+    """All there is to deal,"""
+    parts: tuple[str, ...] = ()
+    """or a part for each device,"""
+    held_out: str = ""
+    """and what only the coordinator sees."""
+
+
+def layout_of(where: str, devices: int) -> Layout:
+    """Look whether a folder has a subfolder, or else a file, for each device, and one that is held out."""
     folder = Path(where) if where else None
     if folder is None or not folder.is_dir():
-        return []
+        return Layout(where)
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    for parts in ([path for path in entries if path.is_dir()], [path for path in entries if path.is_file()]):
-        if len(parts) == devices:
-            return [str(path) for path in parts]
-    return []
+    held_out = next((path for path in entries if path.stem == HELD_OUT), None)
+    rest = [path for path in entries if path != held_out]
+    for kind in ([path for path in rest if path.is_dir()], [path for path in rest if path.is_file()]):
+        if len(kind) == devices:
+            return Layout(where, tuple(map(str, kind)), str(held_out or ""))
+    if held_out is not None:
+        raise ConfigError(
+            f"{where} holds {held_out.name} beside {len(rest)} others, not one for each of {devices} devices: "
+            f"ask for as many devices, or move {held_out.name} elsewhere to have the others dealt"
+        )
+    return Layout(where)
+
+
+def hold_out(shares: Sequence[Records], seed: int) -> tuple[list[Records], Records]:
+    """Take a fifth of every device's records, at random, to judge on; a device with few keeps them all."""
+    rng = np.random.default_rng([seed, SHARE])
+    kept, held = [], []
+    for share in shares:
+        order = rng.permutation(len(share))
+        cut = len(share) // SHARE
+        kept.append(share.take(order[cut:]))
+        held.append(share.take(order[:cut]))
+    return kept, joined(held)
 
 
 def deal_records(records: Records, devices: int, *, seed: int, alpha: float) -> list[Records]:

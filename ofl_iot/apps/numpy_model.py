@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ofl_iot.apps.app import NumpyApp
-from ofl_iot.apps.card import ModelCard, TensorCard
 from ofl_iot.apps.data import Records
 from ofl_iot.apps.runner import TrainReport
 from ofl_iot.errors import ConfigError
 from ofl_iot.privacy.noise import noise_generator
+from ofl_iot.protocol.model_card import ModelCard, TensorCard
 from ofl_iot.workloads.base import TrainJob, Vector
 from ofl_iot.workloads.dense import DenseNet, Samples
 

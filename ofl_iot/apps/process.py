@@ -26,9 +26,9 @@ from typing import IO
 import msgspec
 import numpy as np
 
-from ofl_iot.apps.card import decode_card
 from ofl_iot.apps.channel import Channel, ClosedError, Message, SilentError
 from ofl_iot.apps.runner import AppDiedError, AppError, AppFailedError, Description, Judged, Look, TrainReport
+from ofl_iot.protocol.model_card import decode_card
 from ofl_iot.workloads.base import TrainJob, Vector
 
 log = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class TrainerProcess:
             self._limits.start_s,
         )
         card = decode_card(about["card"].encode())
-        described = Description(card, about["size"], about["metrics"], tuple(about["notes"]))
+        described = Description(card, about["size"], about["metrics"], tuple(about["notes"]), about["judged"])
         if self._described is not None and self._described.card != card:
             self.stop()
             raise AppFailedError(f"{self._app} became another model while the agent ran: start the agent again")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ofl_iot.apps.card import ModelCard
 from ofl_iot.apps.metrics import Better
-from ofl_iot.errors import OflError
+from ofl_iot.errors import ConfigError
+from ofl_iot.protocol.model_card import ModelCard
 from ofl_iot.workloads.base import TrainJob, Vector
 
 
-class AppError(OflError):
+class AppError(ConfigError):
     """User code failed, or the process it ran in did; the message has the user's own frames."""
 
 
@@ -32,6 +32,8 @@ class Description:
     """Values in the vector: those that travel, and behind them those that stay on the device."""
     metrics: dict[str, Better] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    judged: bool = False
+    """Whether the app has held-out data for the coordinator."""
 
     @property
     def travels(self) -> int:
@@ -82,7 +84,10 @@ class Runner(Protocol):
         ...
 
     def deal(self, where: str, devices: int, *, seed: int, alpha: float) -> str:
-        """Give parties 0 to `devices` - 1 their data from one folder; return in words how."""
+        """Give parties 0 to `devices` - 1 their data from one folder and the next party held-out records.
+
+        Returns in words how.
+        """
         ...
 
     def look(self, party: int, *, private: bool) -> Look:

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from ofl_iot.apps.app import App, NumpyApp, Reader
-from ofl_iot.apps.card import ModelCard
 from ofl_iot.apps.data import Records, Shapes, as_records
-from ofl_iot.apps.dealing import deal_records, parts_of
+from ofl_iot.apps.dealing import deal_records, hold_out, layout_of
 from ofl_iot.apps.metrics import as_metrics
 from ofl_iot.apps.numpy_model import NumpyModel
 from ofl_iot.apps.runner import Description, Judged, Look, TrainReport
 from ofl_iot.apps.sources import Source
 from ofl_iot.errors import ConfigError
+from ofl_iot.protocol.model_card import ModelCard
 from ofl_iot.workloads.base import TrainJob, Vector
 
 
@@ -83,7 +83,9 @@ class ServedApp:
     def describe(self) -> Description:
         """Return what the app's model is."""
         better = {name: each.better for name, each in self._metrics.items()}
-        return Description(self._model.card, self._model.size, better, self._model.notes)
+        return Description(
+            self._model.card, self._model.size, better, self._model.notes, judged=self._app.judge is not None
+        )
 
     def open(self, party: int, where: str, *, held_out: bool = False) -> None:
         """Say where a party's data are."""
@@ -93,18 +95,30 @@ class ServedApp:
         self._parties[party] = Party(lambda: reader(where))
 
     def deal(self, where: str, devices: int, *, seed: int, alpha: float) -> str:
-        """Give each of the first parties a part of the data: its own folder or file, or a share of all."""
-        own = parts_of(where, devices)
-        if own:
-            for party, path in enumerate(own):
-                self.open(party, path)
-            return f"each device has its own of {devices} parts of {where}"
-        records = self._read(Party(lambda: self._app.samples(where)))
-        if records is None:
-            raise ConfigError(f"{where or 'samples'} holds no records to deal to {devices} devices")
-        for party, share in enumerate(deal_records(records, devices, seed=seed, alpha=alpha)):
+        """Give each of the first parties a part of the data, and the next one records to judge on."""
+        layout = layout_of(where, devices)
+        if layout.parts:
+            shares = [self._all(self._app.samples, part) for part in layout.parts]
+            how = f"each device has its own of {devices} parts of {where}"
+        else:
+            records = self._all(self._app.samples, layout.rest)
+            shares = deal_records(records, devices, seed=seed, alpha=alpha)
+            how = f"{len(records)} records are dealt to {devices} devices (Dirichlet, alpha {alpha:g})"
+        if layout.held_out:
+            held_out = self._all(self._app.judge or self._app.samples, layout.held_out)
+            how += f"; {layout.held_out} is held out"
+        else:
+            shares, held_out = hold_out(shares, seed)
+            how += f"; {len(held_out)} of them are held out to judge models on"
+        for party, share in enumerate([*shares, held_out]):
             self._parties[party] = Party(lambda share=share: share)  # type: ignore[misc]
-        return f"{len(records)} records are dealt to {devices} devices (Dirichlet, alpha {alpha:g})"
+        return how
+
+    def _all(self, reader: Reader, where: str) -> Records:
+        records = self._read(Party(lambda: reader(where)))
+        if records is None:
+            raise ConfigError(f"{where or self._app.name} holds no records")
+        return records
 
     def look(self, party: int, *, private: bool) -> Look:
         """Freeze the party's records; the first time they are probed before anything is paid for."""

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ofl_iot.apps.card import ModelCard
 from ofl_iot.apps.runner import Description, Look, Runner
 from ofl_iot.errors import ConfigError
+from ofl_iot.protocol.model_card import ModelCard
 from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
 
 log = logging.getLogger(__name__)
 
 
 class AppWorkload:
-    """One party of an app.
+    """One party of an app; `party` is None for a coordinator without held-out data.
 
     Values that do not travel (`personal`) are kept here between trainings and, with `keep_at`, in a file.
     """
@@ -26,7 +26,7 @@ class AppWorkload:
     def __init__(
         self,
         runner: Runner,
-        party: int = 0,
+        party: int | None = 0,
         *,
         private: bool = True,
         repeats: bool = False,
@@ -70,6 +70,8 @@ class AppWorkload:
 
     def look(self) -> Look:
         """Freeze the records of the next training; tell what could not be used, once."""
+        if self._party is None:
+            return Look(0)
         self._looked = look = self._runner.look(self._party, private=self._private)
         for name, reason in look.set_aside.items():
             if self._told.get(name) != reason:
@@ -87,7 +89,7 @@ class AppWorkload:
         """Train a copy of `params` on the records of the last look."""
         look = self._looked or self.look()
         self._looked = None
-        if not look.count:
+        if not look.count or self._party is None:
             raise ConfigError("no samples to train on yet: they are used as soon as there are some")
         entropy = rng.bytes(32) if self._repeats else None
         vector, report = self._runner.train(self._party, self._whole(params), job, count=look.count, entropy=entropy)
@@ -100,7 +102,9 @@ class AppWorkload:
         )
 
     def evaluate(self, params: Vector) -> Evaluation:
-        """Judge `params` on this party's records."""
+        """Judge `params` on this party's records; nothing is measured without any."""
+        if self._party is None:
+            return Evaluation(accuracy=0.0, loss=0.0, count=0)
         judged = self._runner.evaluate(self._party, self._whole(params))
         return Evaluation(
             accuracy=judged.metrics.get("accuracy", 0.0), loss=judged.loss, count=judged.count, metrics=judged.metrics

@@ -216,4 +216,4 @@ class CoordinatorToolbox:
 
     def _evaluate(self, job: EvaluateModel) -> Evaluated:
         result = self._judge.evaluate(job.params)
-        return Evaluated(job.round_no, result.accuracy, result.loss)
+        return Evaluated(job.round_no, result.accuracy, result.loss, result.measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -200,6 +201,8 @@ class Evaluated:
     round_no: int
     accuracy: float
     loss: float
+    metrics: Mapping[str, float] | None = None
+    """Whatever was measured, by name; empty if there is nothing to judge on, None for accuracy and loss alone."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -29,9 +29,10 @@ class FederationSettings(msgspec.Struct, frozen=True):
     """Which federation, and what it learns."""
 
     id: str = "demo"
-    workload: Literal["digits"] = "digits"
-    model: Literal["mlp", "softmax"] = "softmax"
-    """Of the digits: 650 parameters, or 2,410 with a hidden layer; a few private records carry only the smaller."""
+    app: str = "machines"
+    """What is learnt: a built-in app, FILE.py:NAME, MODULE:NAME or the entry point of an installed package."""
+    data: str = ""
+    """Where the app's data are on this machine: a device's own, or what the coordinator holds out."""
     seed: Number = 0
     """Of the initial model, which every party derives alike."""
 
@@ -55,6 +56,12 @@ class ServiceSettings(msgspec.Struct, frozen=True):
     """Without progress for so long it is started again."""
     job_limit_s: Positive = 3600.0
     """A training or another job that takes longer hangs."""
+    app_quiet_s: Positive = 120.0
+    """The process of the app that gives no sign of life for so long is ended; the next job starts another."""
+    app_idle_s: Positive = 600.0
+    """It ends by itself after so long without a job, and its memory is free."""
+    app_memory_mib: Number = 0
+    """Of the app's data, beside its libraries; 0 = no limit."""
     cpu_percent: Number = 0
     """Of one core, so 200 is two cores; 0 = no limit."""
     memory_mib: Number = 0

@@ -72,6 +72,11 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     """By name; empty for models that are judged by accuracy alone."""
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """Everything that was measured, by name; nothing without samples."""
+        return {**(self.metrics or {"accuracy": self.accuracy}), "loss": self.loss} if self.count else {}
+
 
 class Workload(Protocol):
     """A model, its loss and one party's samples."""

@@ -143,7 +143,23 @@ def test_a_bad_id_is_refused(name: str, refused: Refused, tmp_path: Path) -> Non
 
 
 def test_more_parts_than_the_data_has_samples_are_refused(refused: Refused, tmp_path: Path) -> None:
-    assert "too few" in refused("agent", "--id", "truck-1", "--part", "1/3000", "--state", str(tmp_path))
+    given = ("--app", "digits", "--part", "1/3000", "--state", str(tmp_path))
+    assert "too few" in refused("agent", "--id", "truck-1", *given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--app", "digits"), "say which part truck-1 has"),
+        (("--app", "nowhere.py:app"), "there is no file nowhere.py"),
+        (("--app", "nowhere"), "there is no app 'nowhere'"),
+        (("--app", "mnist", "--part", "1/4", "--data", "/nowhere"), "put the published files of mnist there"),
+    ],
+)
+def test_an_app_that_cannot_be_opened_is_told(
+    arguments: tuple[str, ...], says: str, refused: Refused, tmp_path: Path
+) -> None:
+    assert says in refused("agent", "--id", "truck-1", *arguments, "--state", str(tmp_path))
 
 
 def test_a_state_folder_that_cannot_be_made_is_named(refused: Refused, tmp_path: Path) -> None:

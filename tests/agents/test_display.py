@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ofl_agents.sim.display import Display, print_summary, size_text, spark
-from ofl_agents.sim.summary import DeviceRow, Progress, Summary
+from ofl_agents.sim.display import Display, headline_text, headlines, print_summary, size_text, spark
+from ofl_agents.sim.summary import DeviceRow, Measurement, Progress, Summary
+from ofl_iot.roles.commands import Tell
 
 
 def recorded(*, terminal: bool) -> Console:
@@ -23,6 +24,9 @@ def summary(devices: int = 3) -> Summary:
     rows = [DeviceRow(f"device-{number}", "A", 100, 2048, 3 * 2**20, "device-1") for number in range(1, devices + 1)]
     return Summary(
         accuracy=0.875,
+        metrics={"accuracy": 0.875, "loss": 0.5},
+        app="machines",
+        parameters=21_606,
         rounds=2,
         wall_s=1.25,
         bytes_up_per_device=2048.0,
@@ -45,6 +49,7 @@ def summary(devices: int = 3) -> Summary:
         services=[],
         reclustering_history=[],
         accuracy_by_round=[(1, 0.5), (2, 0.875)],
+        metrics_by_round=[Measurement(1, {"accuracy": 0.5}), Measurement(2, {"accuracy": 0.875})],
         rows=rows,
     )
 
@@ -52,9 +57,9 @@ def summary(devices: int = 3) -> Summary:
 def test_the_panel_shows_where_the_run_stands() -> None:
     console, progress = recorded(terminal=True), Progress(rounds=4)
     with Display(progress, 16, "live", console) as display:
-        progress.completed, progress.accuracy, progress.clusters = 2, 0.75, 3
+        progress.completed, progress.clusters = 2, 3
         progress.trainings, progress.chunks = 120, 118
-        progress.history[:] = [(1, 0.25), (2, 0.75)]
+        progress.history[:] = [Measurement(1, {"accuracy": 0.25}), Measurement(2, {"accuracy": 0.75})]
         display._live.refresh()
     shown = console.export_text()
     for fact in ("16 devices, live runtime", "120 trainings", "118 chunks merged", "3 clusters", "round  2/4", "0.750"):
@@ -65,7 +70,7 @@ def test_the_panel_shows_where_the_run_stands() -> None:
 def test_without_a_terminal_there_is_a_line_a_round() -> None:
     console, progress = recorded(terminal=False), Progress(rounds=2)
     with Display(progress, 4, "virtual", console):
-        progress.history[:] = [(1, 0.25), (2, 0.75)]
+        progress.history[:] = [Measurement(1, {"accuracy": 0.25}), Measurement(2, {"accuracy": 0.75})]
     assert console.export_text().splitlines() == [
         "federation of 4 devices, virtual runtime",
         "round   1  accuracy 0.250",
@@ -145,3 +150,17 @@ def test_a_spark_grows_with_its_values() -> None:
 )
 def test_sizes_are_for_people(count: float, text: str) -> None:
     assert size_text(count) == text
+
+
+def test_any_metric_is_shown_under_its_own_name() -> None:
+    history = [Measurement(1, {"r2": -0.5, "loss": 4.0}), Measurement(2, {"mse": 8.0}), Measurement(3, {})]
+    assert [headline_text(each) for each in history] == ["r2 -0.500", "mse 8.000", ""]
+    assert headlines(history) == [-0.0625, 1.0]
+    assert spark([float("nan"), 1.0]) == "?█"
+
+
+def test_what_a_coordinator_tells_is_kept_by_round() -> None:
+    progress = Progress(rounds=2)
+    progress.listen("coordinator", Tell("evaluated", {"r2": 0.5, "loss": 1.0, "round_no": 1}), 0.0)
+    progress.listen("coordinator", Tell("evaluated", {"round_no": 2}), 0.0)
+    assert progress.history == [Measurement(1, {"r2": 0.5, "loss": 1.0}), Measurement(2, {})]

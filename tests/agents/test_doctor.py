@@ -95,6 +95,35 @@ def said(findings: list[dict[str, str]]) -> str:
     return "; ".join(f"{each['level']}: {each['said']}" for each in findings)
 
 
+# --- the app
+
+
+OWN = """
+from ofl_iot import Folder, NumpyApp
+app = NumpyApp("own", "logistic", 2, 2, samples=Folder())
+"""
+
+
+def test_an_app_of_ones_own_is_loaded_and_its_data_are_counted(doctor: Any, tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "own.py"
+    data.mkdir()
+    file.write_text(OWN)
+    given = ("--app", f"{file}:app", "--data", str(data))
+    _, findings = doctor(*given)
+    assert said(findings["app"]) == "ok: own with 6 parameters that travel"
+    assert said(findings["data"]).startswith("warning: no records yet")
+    (data / "a.csv").write_text("0.5,1.5,0\n2.5,3.5,1\n")
+    (data / "b.csv").write_text("0.5\n")
+    _, findings = doctor(*given)
+    assert f"ok: 2 records ({data}); warning: set aside: b.csv" in said(findings["data"])
+    _, findings = doctor(*given, name="coordinator")
+    assert said(findings["data"]) == "ok: none are held out: models are not judged"
+    _, findings = doctor("--app", f"{file}:absent")
+    assert said(findings["app"]).startswith("error:")
+    _, findings = doctor()
+    assert said(findings["app"]) == "ok: machines, which is built in"
+
+
 # --- findings
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ofl_agents.commands.sim import add_options, settings_for
+from ofl_agents.commands.sim import add_options, paced, settings_for
 from ofl_agents.sim.fleet_report import Reclustering, count_service, draw_fleet, service_by_type, write_fleet
 from ofl_agents.sim.summary import Progress
 from ofl_iot.ids import COORDINATOR
@@ -43,15 +43,16 @@ def test_progress_counts_leaders_that_are_new_whether_elected_or_deputies() -> N
     assert progress.reclusterings == [Reclustering(term=3, clusters=2, churn=0.5, new_leaders=1)]
 
 
-def settings(*arguments: str) -> Settings:
+def settings(*arguments: str, records: float = 500) -> Settings:
     parser = argparse.ArgumentParser()
     add_options(parser)
-    return settings_for(parser.parse_args(["--runtime", "virtual", *arguments]))
+    options = parser.parse_args(["--runtime", "virtual", *arguments])
+    return paced(settings_for(options), records, churn=options.churn)
 
 
 def test_few_records_bear_few_private_steps_and_the_budget_lasts_for_the_run() -> None:
-    few = settings("--devices", "200", "--rounds", "20")
-    assert few.privacy.planned_steps < settings("--devices", "60").privacy.planned_steps < 1000
+    few = settings("--devices", "200", "--rounds", "20", records=7)
+    assert few.privacy.planned_steps < settings("--devices", "60", records=25).privacy.planned_steps < 1000
     assert settings("--devices", "16").privacy.planned_steps == 1000
     trainings = few.privacy.planned_steps / few.training.steps
     assert trainings * (few.training.pause_s + few.training.steps * few.simulation.step_s) >= 20 * 2.5 - 0.1

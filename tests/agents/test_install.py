@@ -45,7 +45,7 @@ def test_an_agent_gets_its_unit_limits_settings_and_name(tmp_path: Path) -> None
         "etc/systemd/system/ofl-renew.timer",
         "etc/tmpfiles.d/ofl.conf",
     ]
-    assert files["etc/ofl/agent.env"] == "DEVICE_ID=truck-017\nDEVICE_PART=3/16\n"
+    assert files["etc/ofl/agent.env"] == "DEVICE_ID=truck-017\nDEVICE_OPTIONS=--part 3/16\n"
     assert '[mqtt]\nhosts = ["broker.example"]\n' in files["etc/ofl/ofl.toml"]
     assert f"ExecStart={OFL} --log-level info agent" in files["etc/systemd/system/ofl-agent.service"]
     assert files["etc/systemd/system/ofl-agent.service.d/10-limits.conf"].splitlines()[1:] == [
@@ -56,6 +56,14 @@ def test_an_agent_gets_its_unit_limits_settings_and_name(tmp_path: Path) -> None
         "MemoryMax=500M",
     ]
     assert (tmp_path / "etc/ofl/identity").stat().st_mode & 0o777 == 0o700
+
+
+def test_app_and_data_stand_in_the_settings(tmp_path: Path) -> None:
+    assert install(tmp_path, "agent", "--app", "/opt/plant/vibration.py:app", "--data", "/var/lib/sensor") == 0
+    files = contents(tmp_path)
+    assert '[federation]\napp = "/opt/plant/vibration.py:app"\ndata = "/var/lib/sensor"\n' in files["etc/ofl/ofl.toml"]
+    assert files["etc/ofl/agent.env"] == "DEVICE_ID=truck-017\n"
+    assert "--id ${DEVICE_ID} $DEVICE_OPTIONS --config" in files["etc/systemd/system/ofl-agent.service"]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -91,7 +99,7 @@ def test_what_the_operator_changed_stays_and_limits_follow_it(
     capsys.readouterr()
     assert install(tmp_path, "agent", "--id", "truck-018", "--set", "federation.id=other") == 0
     assert settings.read_text() == "# mine\n[service]\ncpu_percent = 80\n"
-    assert (tmp_path / "etc/ofl/agent.env").read_text() == "DEVICE_ID=truck-017\nDEVICE_PART=1/1\n"
+    assert (tmp_path / "etc/ofl/agent.env").read_text() == "DEVICE_ID=truck-017\n"
     limits = unit_of(tmp_path, "agent").with_suffix(".service.d") / "10-limits.conf"
     assert "CPUQuota=80%" in limits.read_text()
     assert "Type=notify" in unit_of(tmp_path, "agent").read_text()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofl_iot.apps.data import NOT_FINITE, Records, as_records
-from ofl_iot.apps.dealing import deal_records, parts_of
+from ofl_iot.apps.dealing import Layout, deal_records, hold_out, layout_of
 from ofl_iot.apps.keep import Buffer, Newest, Reservoir
 from ofl_iot.apps.sources import Folder, FolderSource, Readings
 from ofl_iot.errors import ConfigError
@@ -221,15 +221,27 @@ def test_a_program_adds_readings_itself() -> None:
         readings.add(np.zeros((1, 5)), [0])
 
 
-def test_a_folder_has_a_part_for_each_device_or_none(tmp_path: Path) -> None:
+def test_a_folder_has_a_part_for_each_device_or_is_dealt(tmp_path: Path) -> None:
     for name in ("b", "a", ".hidden"):
         (tmp_path / name).mkdir()
     for name in ("1.npz", "2.npz", "3.npz"):
         (tmp_path / name).touch()
-    assert parts_of(str(tmp_path), 2) == [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert len(parts_of(str(tmp_path), 3)) == 3
-    assert parts_of(str(tmp_path), 4) == []
-    assert parts_of("", 4) == []
+    assert layout_of(str(tmp_path), 2).parts == (str(tmp_path / "a"), str(tmp_path / "b"))
+    assert len(layout_of(str(tmp_path), 3).parts) == 3
+    assert layout_of(str(tmp_path), 4) == Layout(str(tmp_path))
+    assert layout_of("", 4) == Layout("")
+    (tmp_path / "holdout.npz").touch()
+    assert layout_of(str(tmp_path), 3).held_out == str(tmp_path / "holdout.npz")
+    with pytest.raises(ConfigError, match="ask for as many devices"):
+        layout_of(str(tmp_path), 4)
+
+
+def test_a_fifth_is_held_out_and_nobody_trains_on_it() -> None:
+    kept, held_out = hold_out([numbered(20), numbered(3, 20)], seed=1)
+    assert [len(each) for each in kept] == [16, 3]
+    assert len(held_out) == 4
+    everything = [value for each in (*kept, held_out) for value in each.inputs[0].ravel().tolist()]
+    assert sorted(everything) == list(range(23))
 
 
 @pytest.mark.parametrize("targets", [np.arange(90) % 3, np.linspace(0, 1, 90)])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ofl_agents.app import open_app
 from ofl_agents.sim.simulation import Simulation
 from ofl_agents.sim.summary import Progress
 from ofl_broker.mosquitto import acl_text
@@ -120,7 +121,8 @@ def rights_used_by_a_run(
 
     monkeypatch.setattr(VirtualBroker, "publish", watched_publish)
     monkeypatch.setattr(VirtualBroker, "subscribe", watched_subscribe)
-    summary = Simulation(settings, Progress(settings.simulation.rounds), "virtual").run(folder)
+    fleet = open_app(settings).fleet(settings.simulation.devices, repeats=True)
+    summary = Simulation(settings, Progress(settings.simulation.rounds), "virtual", fleet).run(folder)
     assert summary.rounds == settings.simulation.rounds
     return used
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ofl_agents.app import open_app
 from ofl_agents.build import Parties
 from ofl_agents.sim.audit import Audit, audit_chunks
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
@@ -29,7 +30,6 @@ from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.transport.link import Delivery, LinkEvent
-from ofl_iot.workloads.digits import digits_federation
 
 OFL = Path(sys.executable).with_name("ofl")
 PARTS = 4
@@ -39,7 +39,7 @@ DEADLINE_S = 120.0
 QUICK = """
 [federation]
 id = "e2e"
-model = "softmax"
+app = "digits"
 [mqtt]
 port = {port}
 backoff_min_s = 0.05
@@ -196,12 +196,12 @@ class Federation:
 
     def restored(self) -> tuple[CoordinatorMachine, Mapping[DeviceId, AgentMachine]]:
         """The machines as their stores would let them start again."""
-        workloads, judge = digits_federation(PARTS, self.settings.simulation.seed, model=self.settings.federation.model)
+        learning = open_app(self.settings).fleet(PARTS, repeats=False)
         parties = Parties(self.settings)
-        coordinator = parties.coordinator(judge).make()
+        coordinator = parties.coordinator(learning.judge).make()
         coordinator.handle(Started(self._load(COORDINATOR)), 0.0)
         agents = {}
-        for name, workload in zip(NAMES, workloads, strict=True):
+        for name, workload in zip(NAMES, learning.devices, strict=True):
             agents[name] = parties.agent(name, workload, "", np.random.default_rng(0)).make()
             agents[name].handle(Started(self._load(name)), 0.0)
         return coordinator, agents

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ofl_agents.app import open_app
 from ofl_agents.build import Parties
 from ofl_agents.sim.audit import audit_chunks
 from ofl_broker.embedded import EmbeddedBroker
@@ -24,7 +25,6 @@ from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.transport.mqtt import MqttLink, Will
-from ofl_iot.workloads.digits import digits_federation
 from tests.e2e.processes import NAMES, PARTS, QUICK, until
 
 ROUNDS = 8
@@ -33,9 +33,9 @@ ROUNDS = 8
 def live_parties(settings: Settings, folder: Path, executor: ThreadPoolExecutor) -> dict[DeviceId, LiveParty]:
     """The parties of a federation in this process."""
     parties = Parties(settings)
-    workloads, judge = digits_federation(PARTS, settings.simulation.seed, model=settings.federation.model)
-    plans: dict[DeviceId, Any] = {COORDINATOR: parties.coordinator(judge)}
-    for number, (name, workload) in enumerate(zip(NAMES, workloads, strict=True)):
+    learning = open_app(settings).fleet(PARTS, repeats=False)
+    plans: dict[DeviceId, Any] = {COORDINATOR: parties.coordinator(learning.judge)}
+    for number, (name, workload) in enumerate(zip(NAMES, learning.devices, strict=True)):
         plans[name] = parties.agent(name, workload, "", np.random.default_rng(number))
     made = {}
     for name, plan in plans.items():

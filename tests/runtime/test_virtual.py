@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ofl_agents.app import open_app
 from ofl_agents.sim.simulation import Simulation
 from ofl_agents.sim.summary import Progress
 from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, SetTimer, Subscribe, Tell, TrainLocally, tell
@@ -397,10 +398,12 @@ def simulate(devices: int, rounds: int, seed: int, folder: Path, mode: str = "ri
         "fleet.min_devices": str(devices),
         "fleet.gather_s": "0.5",
         "privacy.mode": mode,
+        "federation.app": "digits",
     }
     loaded = load_settings(Settings, [], {}, given_settings).settings
     history = History(rounds)
-    return history, Simulation(loaded, history, "virtual").run(folder)
+    fleet = open_app(loaded).fleet(devices, repeats=True)
+    return history, Simulation(loaded, history, "virtual", fleet).run(folder)
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:

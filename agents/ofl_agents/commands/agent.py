@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from ofl_agents import program
+from ofl_agents.app import open_app, secrets_of
 from ofl_agents.build import Parties
+from ofl_agents.cli import add_app_options
 from ofl_agents.enrolment.holder import identity_of
-from ofl_iot.errors import ConfigError
+from ofl_iot.apps.builtin import Part
 from ofl_iot.fleet.devices import DEVICE_TYPES
 from ofl_iot.ids import device_id
 from ofl_iot.jobs.leader_crypto import sealing_key_of
 from ofl_iot.jobs.toolbox import TypePace
 from ofl_iot.privacy.noise import noise_generator
+from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.telemetry import best_source
-from ofl_iot.workloads.digits import digits_federation
+from ofl_iot.workloads.base import Workload
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Which device, which data."""
     parser.add_argument("--id", required=True, help="the device's id, for example truck-017")
-    parser.add_argument("--part", required=True, metavar="K/N", help="train on part K of N of the workload's data")
+    add_app_options(parser)
+    parser.add_argument("--part", metavar="K/N", help="train on part K of N of a built-in app's data")
     parser.add_argument(
         "--pace-as", choices=sorted(DEVICE_TYPES), help="slow training down to a device type of the paper"
     )
@@ -30,34 +35,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until told to stop."""
     settings = program.settings_of(options)
-    part, parts = _part(options.part)
-    simulation = settings.simulation
-    workloads, _ = digits_federation(parts, simulation.seed, model=settings.federation.model, alpha=simulation.alpha)
     name = device_id(options.id)
-    identity = identity_of(settings, name)
-    plan = Parties(settings, light=True).agent(
-        name, workloads[part - 1], options.pace_as or "", noise_generator(), identity
-    )
-    pace = TypePace(simulation.step_s / DEVICE_TYPES[options.pace_as].relative_speed) if options.pace_as else None
-    program.run_party(
-        program.PartyProcess(
-            plan.name,
-            plan.make,
-            plan.toolbox,
-            settings,
-            program.state_folder(options),
-            will=plan.will,
-            meter=best_source(options.pace_as or ""),
-            pace=pace,
-            identity=identity,
-            enrolled=sealing_key_of,
-        )
-    )
+    part = Part.parse(options.part) if options.part is not None else None
+    state = program.state_folder(options)
+    app = open_app(settings, secrets_of(settings, state))
+    try:
+        program.run_party(_party(options, settings, state, app.device(name, part, state=state)))
+    finally:
+        app.close()
     return 0
 
 
-def _part(text: str) -> tuple[int, int]:
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise ConfigError(f"--part {text!r}: write it as K/N with K from 1 to N, for example 3/16")
-    return int(part), int(parts)
+def _party(options: argparse.Namespace, settings: Settings, state: Path, workload: Workload) -> program.PartyProcess:
+    name = device_id(options.id)
+    identity = identity_of(settings, name)
+    plan = Parties(settings, light=True).agent(name, workload, options.pace_as or "", noise_generator(), identity)
+    step_s = settings.simulation.step_s
+    return program.PartyProcess(
+        plan.name,
+        plan.make,
+        plan.toolbox,
+        settings,
+        state,
+        will=plan.will,
+        meter=best_source(options.pace_as or ""),
+        pace=TypePace(step_s / DEVICE_TYPES[options.pace_as].relative_speed) if options.pace_as else None,
+        identity=identity,
+        enrolled=sealing_key_of,
+    )

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from ofl_agents import program
+from ofl_agents.app import open_app, secrets_of
 from ofl_agents.build import Parties
+from ofl_agents.cli import add_app_options
 from ofl_agents.enrolment.holder import identity_of
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
-from ofl_iot.workloads.digits import digits_federation
+from ofl_iot.runtime.settings import Settings
+from ofl_iot.workloads.base import Workload
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What every party takes, and what to do about another coordinator's traces."""
+    add_app_options(parser)
     program.add_options(parser)
     parser.add_argument(
         "--take-over",
@@ -29,7 +34,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until the last round is closed (`round.count`) or until told to stop."""
     settings = program.settings_of(options)
-    _, judge = digits_federation(1, settings.simulation.seed, model=settings.federation.model)
+    state = program.state_folder(options)
+    app = open_app(settings, secrets_of(settings, state))
+    try:
+        return _serve(options, settings, state, app.judge())
+    finally:
+        app.close()
+
+
+def _serve(options: argparse.Namespace, settings: Settings, state: Path, judge: Workload) -> int:
     plan = Parties(settings).coordinator(
         judge, take_over=bool(options.take_over), discard_model=options.take_over == "anew"
     )
@@ -41,7 +54,6 @@ def run(options: argparse.Namespace) -> int:
             return machine.finished
         return False
 
-    state = program.state_folder(options)
     identity = identity_of(settings, COORDINATOR)
     program.run_party(
         program.PartyProcess(
@@ -50,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
     )
     if last and last[0].finished:
         machine = last[0]
-        accuracy = judge.evaluate(machine.model).accuracy
+        judged = " ".join(f"{name}={value:.4f}" for name, value in judge.evaluate(machine.model).measured.items())
         sys.stdout.write(
-            f"rounds={machine.counter.completed} accuracy={accuracy:.4f} doubled_chunks={machine.doubled_chunks}\n"
+            f"rounds={machine.counter.completed} {judged} doubled_chunks={machine.doubled_chunks}\n".replace("  ", " ")
         )
     return 0

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from ofl_agents.cli import add_app_options
 from ofl_agents.doctor import broker, machine
+from ofl_agents.doctor.app import app
 from ofl_agents.doctor.findings import Finding, exit_code, skipped
 from ofl_agents.doctor.identity import enrolled_name, identity
 from ofl_agents.doctor.state import is_running, state
@@ -25,6 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Whose surroundings."""
     from ofl_agents import program
 
+    add_app_options(parser)
     program.add_options(parser)
     parser.add_argument("--id", metavar="NAME", help="the party (default: the name in its certificate, or its store's)")
     parser.add_argument("--json", action="store_true", help="findings as JSON")
@@ -56,6 +59,7 @@ def examine(settings: Settings, folder: Path, given: str | None, timeout_s: floa
     known = given or enrolled_name(settings.mqtt) or (stores[0].stem if len(stores) == 1 else None)
     name = known if known in RESERVED else known and device_id(known)
     yield from identity(settings.mqtt, given)
+    yield from app(settings, folder, name)
     if name:
         yield from state(folder / f"{name}.sqlite", settings.privacy)
     else:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ofl_agents.cli import add_settings_options, overrides_of
+from ofl_agents.cli import add_app_options, add_settings_options, overrides_of
 from ofl_agents.install.installation import ROLES, Installation
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
@@ -16,7 +16,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Which role, where, and what its first settings are."""
     parser.add_argument("--role", required=True, choices=ROLES)
     parser.add_argument("--id", metavar="DEVICE", help="the device's id (role agent)")
-    parser.add_argument("--part", metavar="K/N", help="part of the workload's data (role agent, default: 1/1)")
+    parser.add_argument("--part", metavar="K/N", help="part of a built-in app's data (role agent)")
+    add_app_options(parser)
     parser.add_argument("--without-identity", action="store_true", help="no certificate: for a broker without TLS")
     parser.add_argument("--dry-run", action="store_true", help="show every file with its text, change nothing")
     parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="of the system (default: /)")

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from ofl_agents.cli import add_settings_options, check_writable, environment, overrides_of
+from ofl_agents.app import open_app
+from ofl_agents.cli import add_app_options, add_settings_options, check_writable, environment, overrides_of
 from ofl_agents.sim.display import Display, print_summary
 from ofl_agents.sim.simulation import Simulation, work_folder
-from ofl_agents.sim.summary import Progress, check, write_results
+from ofl_agents.sim.summary import Progress, Summary, check, write_results
+from ofl_iot.apps.opening import Fleet
 from ofl_iot.errors import ConfigError
 from ofl_iot.runtime.settings import Settings
-from ofl_iot.runtime.settings_file import load_settings
+from ofl_iot.runtime.settings_file import Loaded, load_settings
 
 DEMO = {
     "round.interval_s": "1.5",
@@ -28,8 +30,8 @@ DEMO = {
 """A fleet on one machine need not be as patient as one on the road; --config, --set and OFL_… go before these."""
 ROUND_S, CHURN_ROUND_S = 2.5, 3.0
 """What a round of the demo takes, generously, and how much longer under churn."""
-RECORDS, STEPS_A_RECORD = 1500, 25
-"""Training records of the digits, and how many private steps each of them can bear."""
+STEPS_A_RECORD = 25
+"""How many private steps each of a device's records can bear."""
 CHURN = {
     "round.deadline_s": "8",
     "round.recluster_every": "5",
@@ -54,13 +56,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a tenth of the devices away at any time, leaders killed at random, the coordinator every tenth round; "
         "needs --runtime virtual",
     )
+    add_app_options(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
     parser.add_argument("--out", type=Path, metavar="DIR", help="results folder (default: ofl-results/TIME)")
     add_settings_options(parser)
 
 
-def settings_for(options: argparse.Namespace) -> Settings:
-    """The effective settings of a simulation."""
+def settings_for(options: argparse.Namespace) -> Loaded[Settings]:
+    """The settings of a simulation, before it is known how much data the devices have."""
     given = overrides_of(options)
     for name in ("devices", "rounds", "seed"):
         if getattr(options, name) is not None:
@@ -70,12 +73,7 @@ def settings_for(options: argparse.Namespace) -> Settings:
         raise ConfigError("--churn kills processes at chosen moments of virtual time: add --runtime virtual")
     impatient = {**DEMO, **CHURN} if options.churn else DEMO
     demo = {key: value for key, value in impatient.items() if loaded.origin[key] == "default"}
-    if loaded.origin["privacy.planned_steps"] == "default":
-        demo["privacy.planned_steps"] = str(planned_steps_for(loaded.settings))
     settings = load_settings(Settings, options.config, environment(), {**given, **demo}).settings
-    if loaded.origin["training.pause_s"] == "default":
-        demo["training.pause_s"] = f"{pause_for(settings, churn=options.churn):.3f}"
-        settings = load_settings(Settings, options.config, environment(), {**given, **demo}).settings
     simulation = settings.simulation
     if simulation.devices < 2:
         raise ConfigError(f"--devices {simulation.devices}: a federation needs at least 2")
@@ -83,16 +81,27 @@ def settings_for(options: argparse.Namespace) -> Settings:
     # Under churn they are hardly ever all there at once.
     present = max(2, round(0.7 * simulation.devices)) if options.churn else simulation.devices
     fleet = msgspec.structs.replace(settings.fleet, min_devices=present)
-    return msgspec.structs.replace(settings, round=rounds, fleet=fleet)
+    return Loaded(msgspec.structs.replace(settings, round=rounds, fleet=fleet), loaded.origin)
 
 
-def planned_steps_for(settings: Settings) -> int:
+def paced(loaded: Loaded[Settings], records: float, *, churn: bool) -> Settings:
+    """The settings with as many private steps, and as long pauses, as suit so many records a device."""
+    settings = loaded.settings
+    if loaded.origin["privacy.planned_steps"] == "default":
+        privacy = msgspec.structs.replace(settings.privacy, planned_steps=planned_steps_for(settings, records))
+        settings = msgspec.structs.replace(settings, privacy=privacy)
+    if loaded.origin["training.pause_s"] == "default":
+        training = msgspec.structs.replace(settings.training, pause_s=pause_for(settings, churn=churn))
+        settings = msgspec.structs.replace(settings, training=training)
+    return settings
+
+
+def planned_steps_for(settings: Settings, records: float) -> int:
     """Private steps that a device's share of the data can bear: 25 a record, at most the default.
 
     The noise of one step grows with the square root of the steps planned and with the inverse of the records, so many
     steps on a handful of records drown the model. The budget (epsilon, delta) stays what it is.
     """
-    records = RECORDS / settings.simulation.devices
     return max(settings.training.steps, min(settings.privacy.planned_steps, round(STEPS_A_RECORD * records)))
 
 
@@ -112,20 +121,40 @@ def pause_for(settings: Settings, *, churn: bool) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Run, show, write, judge."""
-    settings = settings_for(options)
+    loaded = settings_for(options)
     check_writable("--json", options.json)
     folder = _results_folder(options.out or Path("ofl-results") / time.strftime("%Y%m%d-%H%M%S"))
-    progress = Progress(settings.simulation.rounds)
-    simulation = Simulation(settings, progress, options.runtime, churn=options.churn)
-    with work_folder() as work_dir, Display(progress, settings.simulation.devices, options.runtime):
-        summary = simulation.run(Path(work_dir))
+    app = open_app(loaded.settings)
+    try:
+        fleet = app.fleet(loaded.settings.simulation.devices, repeats=options.runtime == "virtual")
+        settings = paced(loaded, _mean_records(fleet), churn=options.churn)
+        summary = _simulate(options, settings, fleet)
+    finally:
+        app.close()
     print_summary(summary)
     write_results(summary, settings, folder)
     if options.json is not None:
         options.json.write_text(json.dumps(msgspec.to_builtins(summary), indent=2) + "\n")
-    check(summary, settings)
+    check(summary, settings, _chance(fleet))
     sys.stdout.write(f"results: {folder}\n")
     return 0
+
+
+def _simulate(options: argparse.Namespace, settings: Settings, fleet: Fleet) -> Summary:
+    progress = Progress(settings.simulation.rounds)
+    simulation = Simulation(settings, progress, options.runtime, fleet, churn=options.churn)
+    with work_folder() as work_dir, Display(progress, settings.simulation.devices, options.runtime):
+        return simulation.run(Path(work_dir))
+
+
+def _mean_records(fleet: Fleet) -> float:
+    return sum(device.sample_count for device in fleet.devices) / len(fleet.devices)
+
+
+def _chance(fleet: Fleet) -> float:
+    """How often the most frequent label is right."""
+    counts = fleet.judge.label_histogram()
+    return float(counts.max() / max(1, counts.sum())) if len(counts) > 1 else 0.0
 
 
 def _results_folder(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from ofl_iot.apps.builtin import Part
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import device_id
 from ofl_iot.runtime.settings import ServiceSettings, Settings
@@ -169,10 +170,9 @@ class Installation:
             if there is not None:
                 return there
             raise ConfigError("which device is this? Add --id, for example --id truck-017")
-        part = self.part or "1/1"
-        if not re.fullmatch(r"[1-9]\d*/[1-9]\d*", part):
-            raise ConfigError(f"--part {part!r}: write it as K/N with K from 1 to N, for example 3/16")
-        return f"DEVICE_ID={device_id(self.device)}\nDEVICE_PART={part}\n"
+        part = Part.parse(self.part) if self.part is not None else None
+        options = f"DEVICE_OPTIONS=--part {part.number}/{part.count}\n" if part else ""
+        return f"DEVICE_ID={device_id(self.device)}\n{options}"
 
 
 def unit_text(name: str, executable: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from types import TracebackType
@@ -14,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ofl_agents.sim.summary import Progress, Summary
+from ofl_agents.sim.summary import Measurement, Progress, Summary
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -51,9 +52,9 @@ class Display:
             during = sys.stderr
             self._live.stop()
             _move_log(during, sys.stderr)
-        for round_no, accuracy in self._progress.history if error is None else ():
+        for each in self._progress.history if error is None else ():
             if not self._console.is_terminal:
-                self._console.print(f"round {round_no:3d}  accuracy {accuracy:.3f}", highlight=False)
+                self._console.print(f"round {each.round_no:3d}  {headline_text(each)}", highlight=False)
 
     def _panel(self) -> Group:
         progress = self._progress
@@ -70,8 +71,8 @@ class Display:
         bar.add_row(
             f"round {progress.completed:2d}/{progress.rounds}",
             ProgressBar(total=progress.rounds, completed=progress.completed, width=40),
-            f"accuracy {progress.accuracy:.3f}",
-            Text(spark([accuracy for _, accuracy in progress.history][-40:]), style="green"),
+            headline_text(progress.history[-1]) if progress.history else "",
+            Text(spark(headlines(progress.history)[-40:]), style="green"),
         )
         return Group(facts, bar)
 
@@ -83,9 +84,21 @@ def _move_log(old: TextIO, new: TextIO) -> None:
             handler.setStream(new)
 
 
+def headline_text(measured: Measurement) -> str:
+    """Return the first metric in words; nothing where nothing is measured."""
+    return f"{measured.headline[0]} {measured.headline[1]:.3f}" if measured.headline else ""
+
+
+def headlines(history: list[Measurement]) -> list[float]:
+    """Return the first metric of each round, scaled by the largest if that is beyond 1."""
+    values = [each.headline[1] for each in history if each.headline]
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    return [value / largest if largest > 1 else value for value in values]
+
+
 def spark(values: list[float]) -> str:
     """Numbers from 0 to 1 as a line of bars."""
-    return "".join(_BARS[min(8, max(0, round(8 * value)))] for value in values)
+    return "".join(_BARS[min(8, max(0, round(8 * value)))] if math.isfinite(value) else "?" for value in values)
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:
@@ -107,9 +120,10 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     if len(summary.rows) <= 40:
         console.print(table)
     facts = Table.grid(padding=(0, 2))
-    facts.add_row(
-        "accuracy", f"[bold]{summary.accuracy:.3f}[/bold]  {spark([a for _, a in summary.accuracy_by_round])}"
-    )
+    line = spark(headlines(summary.metrics_by_round))
+    for place, (name, value) in enumerate(summary.metrics.items()):
+        facts.add_row(name, f"[bold]{value:.3f}[/bold]  {line}" if place == 0 else f"{value:.3f}")
+    facts.add_row("model", f"{summary.app}, {summary.parameters:,} parameters")
     facts.add_row("rounds", str(summary.rounds))
     facts.add_row("clusters", f"{summary.clusters}, led by {', '.join(summary.leaders)}")
     facts.add_row(

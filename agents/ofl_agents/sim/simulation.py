@@ -18,6 +18,7 @@ from ofl_agents.sim.audit import Audit, audit_chunks
 from ofl_agents.sim.churn import COMING_AND_GOING, Churn
 from ofl_agents.sim.fleet_report import count_service, service_by_type
 from ofl_agents.sim.summary import DeviceRow, Progress, SimulationError, Summary
+from ofl_iot.apps.opening import Fleet
 from ofl_iot.fleet.devices import DeviceType, deal_types
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, device_id
 from ofl_iot.jobs.toolbox import TypePace
@@ -32,8 +33,7 @@ from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.runtime.virtual import Party, VirtualWorld
 from ofl_iot.runtime.virtual_broker import Faults
 from ofl_iot.transport.mqtt import MqttLink, Will
-from ofl_iot.workloads.dense_workload import DenseWorkload
-from ofl_iot.workloads.digits import digits_federation
+from ofl_iot.workloads.base import Workload
 
 Runtime = Literal["live", "virtual"]
 LIVE_LIMIT_S = 600.0
@@ -45,7 +45,8 @@ class SimulatedDevice:
 
     plan: AgentPlan
     kind: DeviceType
-    workload: DenseWorkload
+    workload: Workload
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class Outcome:
 class Simulation:
     """A federation of simulated devices; `run` returns its summary or raises."""
 
-    def __init__(self, settings: Settings, progress: Progress, runtime: Runtime, *, churn: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, progress: Progress, runtime: Runtime, learning: Fleet, *, churn: bool = False
+    ) -> None:
         self._settings = settings
         self._runtime = runtime
         self._progress = progress
@@ -70,16 +73,19 @@ class Simulation:
         self._churn: Churn | None = None
         simulation = settings.simulation
         self._parties = Parties(settings, simulation.seed if runtime == "virtual" else None)
-        workloads, self._judge = digits_federation(
-            simulation.devices, simulation.seed, model=settings.federation.model, alpha=simulation.alpha
-        )
+        self._judge = learning.judge
         self._coordinator = self._parties.coordinator(self._judge)
         self._decryptor = self._parties.decryptor() if settings.protection.server == DECRYPTOR else None
         seeds = np.random.SeedSequence(simulation.seed).spawn(simulation.devices)
         self._devices = [
-            SimulatedDevice(self._parties.agent(name, workload, kind.name, np.random.default_rng(seed)), kind, workload)
+            SimulatedDevice(
+                self._parties.agent(name, workload, kind.name, np.random.default_rng(seed)),
+                kind,
+                workload,
+                workload.sample_count,
+            )
             for name, workload, kind, seed in zip(
-                device_names(simulation.devices), workloads, deal_types(simulation.devices), seeds, strict=True
+                device_names(simulation.devices), learning.devices, deal_types(simulation.devices), seeds, strict=True
             )
         ]
 
@@ -228,7 +234,7 @@ class Simulation:
     def _finished(self, coordinator: CoordinatorMachine) -> bool:
         """Whether the last round is closed and its model evaluated."""
         history = self._progress.history
-        return coordinator.finished and bool(history) and history[-1][0] >= coordinator.counter.closed
+        return coordinator.finished and bool(history) and history[-1].round_no >= coordinator.counter.closed
 
     def _summarise(self, runtime: Runtime, began: float, outcome: Outcome) -> Summary:
         coordinator = outcome.coordinator
@@ -240,8 +246,12 @@ class Simulation:
             {device: record.terms for device, record in plan.service.items()} if plan else {},
         )
         churn, progress = self._churn, self._progress
+        measured = progress.history[-1].metrics if progress.history else {}
         return Summary(
-            accuracy=progress.accuracy,
+            accuracy=measured.get("accuracy"),
+            metrics=measured,
+            app=self._settings.federation.app,
+            parameters=self._judge.size,
             rounds=coordinator.counter.completed,
             wall_s=time.monotonic() - began,
             bytes_up_per_device=float(np.mean([row.bytes_up for row in rows])),
@@ -263,7 +273,10 @@ class Simulation:
             service_by_type=service_by_type(services),
             services=services,
             reclustering_history=progress.reclusterings,
-            accuracy_by_round=progress.history,
+            accuracy_by_round=[
+                (each.round_no, each.metrics["accuracy"]) for each in progress.history if "accuracy" in each.metrics
+            ],
+            metrics_by_round=progress.history,
             rows=rows,
         )
 
@@ -272,7 +285,7 @@ class Simulation:
         cluster = outcome.coordinator.roster.cluster_of(name)
         up, down = outcome.traffic[name]
         leader = cluster.leader if cluster else ""
-        return DeviceRow(name, device.kind.name, device.workload.sample_count, up, down, leader)
+        return DeviceRow(name, device.kind.name, device.samples, up, down, leader)
 
 
 def device_names(count: int) -> list[DeviceId]:

@@ -24,6 +24,7 @@ from ofl_iot.roles.commands import (
     Persist,
     SetTimer,
     Subscribe,
+    Tell,
     Unsubscribe,
     tell,
 )
@@ -137,7 +138,7 @@ class CoordinatorMachine:
         elif isinstance(event, TimerFired):
             yield from self._timer(event.name, now)
         elif isinstance(event, Evaluated):
-            yield tell("evaluated", round_no=event.round_no, accuracy=event.accuracy, loss=event.loss)
+            yield _evaluation(event)
         elif not isinstance(event, LinkDown | Stopping):
             yield from self._computed(event, now)
         if self._rounds.ended:
@@ -347,3 +348,9 @@ class CoordinatorMachine:
             yield from self._clusters.join(device)
         elif status.term < self.roster.assignment(device).term:
             yield from self._clusters.announce((device,))
+
+
+def _evaluation(event: Evaluated) -> Tell:
+    """Tell what was measured under its own names, which are the app's."""
+    measured = {"accuracy": event.accuracy, "loss": event.loss} if event.metrics is None else event.metrics
+    return Tell("evaluated", {**measured, "round_no": event.round_no})

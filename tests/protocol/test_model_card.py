@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ofl_iot.apps.card import MAX_CARD_BYTES, ModelCard, TensorCard, decode_card, difference, encode_card
-from ofl_iot.errors import ConfigError
+from ofl_iot.errors import DecodeError
+from ofl_iot.protocol.model_card import MAX_CARD_BYTES, ModelCard, TensorCard, decode_card, difference, encode_card
 
 CARD = ModelCard(
     app="eyes",
@@ -38,7 +38,7 @@ def test_a_card_survives_the_wire() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"app": 3}', b"\xff\xfe", b"x" * (MAX_CARD_BYTES + 1)])
 def test_what_is_no_card_is_refused(data: bytes) -> None:
-    with pytest.raises(ConfigError, match="model card"):
+    with pytest.raises(DecodeError, match="model card"):
         decode_card(data)
 
 
@@ -72,5 +72,5 @@ def test_equal_models_do_not_differ() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_reading_a_card_fail_otherwise(data: bytes) -> None:
-    with contextlib.suppress(ConfigError):
+    with contextlib.suppress(DecodeError):
         decode_card(data)

@@ -7,7 +7,7 @@ import math
 
 import msgspec
 
-from ofl_iot.errors import ConfigError
+from ofl_iot.errors import DecodeError
 
 MAX_CARD_BYTES = 256 * 1024
 """A card is a retained message: some four thousand tensors fit."""
@@ -65,13 +65,13 @@ def encode_card(card: ModelCard) -> bytes:
 
 
 def decode_card(data: bytes) -> ModelCard:
-    """Read what another party sent; ConfigError if it is not a card."""
+    """Return the card that another party sent, or DecodeError."""
     if len(data) > MAX_CARD_BYTES:
-        raise ConfigError(f"a model card of {len(data)} bytes: at most {MAX_CARD_BYTES} are read")
+        raise DecodeError(f"a model card of {len(data)} bytes: at most {MAX_CARD_BYTES} are read")
     try:
         return msgspec.json.decode(data, type=ModelCard)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not a model card ({error})") from error
+        raise DecodeError(f"not a model card ({error})") from error
 
 
 def difference(mine: ModelCard, theirs: ModelCard) -> str:

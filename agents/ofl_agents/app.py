@@ -1,0 +1,31 @@
+"""The app of a federation as settings name it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ofl_iot.apps.builtin import Dealing
+from ofl_iot.apps.opening import AppChoice, OpenedApp
+from ofl_iot.apps.process import Limits
+from ofl_iot.runtime.settings import Settings
+
+
+def open_app(settings: Settings, hidden: tuple[Path, ...] = ()) -> OpenedApp:
+    """Return the app of the settings; what is `hidden` its code cannot reach where the kernel helps."""
+    federation, simulation, service = settings.federation, settings.simulation, settings.service
+    return OpenedApp(
+        AppChoice(
+            app=federation.app,
+            data=federation.data,
+            private=settings.privacy.mode == "rigorous",
+            dealing=Dealing(simulation.seed, simulation.alpha),
+            limits=Limits(quiet_s=service.app_quiet_s, idle_s=service.app_idle_s, memory_mib=service.app_memory_mib),
+            hidden=hidden,
+        )
+    )
+
+
+def secrets_of(settings: Settings, state: Path) -> tuple[Path, ...]:
+    """Return the files of a party that its app has no business with."""
+    identity = settings.mqtt.identity
+    return (state, Path(identity)) if identity else (state,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from types import ModuleType
 
 from ofl_iot import __version__
 from ofl_iot.errors import ConfigError, OflError
+from ofl_iot.runtime.logs import start_logging
 
 COMMANDS = {
     "sim": ("ofl_agents.commands.sim", "run a whole federation on this machine"),
@@ -45,9 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser(arguments).parse_args(arguments)
     except ConfigError as error:
         return _complain(error, EXIT_USAGE)
-    logging.basicConfig(
-        level=getattr(logging, options.log_level.upper()), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    start_logging(options.log_level)
     run: Run = options.run
     try:
         return run(options)

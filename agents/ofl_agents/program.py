@@ -25,6 +25,7 @@ from ofl_iot.roles.events import Event
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.desk import PartyDesk
 from ofl_iot.runtime.live import Equipment, LiveParty
+from ofl_iot.runtime.logs import set_format
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
@@ -46,8 +47,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """The effective settings of a program."""
-    return load_settings(Settings, options.config, environment(), overrides_of(options)).settings
+    """Return the effective settings of a program; from here on it logs as they say."""
+    settings = load_settings(Settings, options.config, environment(), overrides_of(options)).settings
+    set_format(settings.log.format)
+    return settings
 
 
 def state_folder(options: argparse.Namespace) -> Path:

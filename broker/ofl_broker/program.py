@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from ofl_broker.embedded import EmbeddedBroker
 from ofl_broker.pulse import BrokerPulse
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import FederationId
+from ofl_iot.runtime.logs import start_logging
 from ofl_iot.runtime.watchdog import Service
 
 DEFAULT_PORT = 1883
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0: any free one (default: %(default)s)")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    start_logging("info")
     try:
         asyncio.run(serve_until_signal(arguments.host, arguments.port))
     except ConfigError as error:

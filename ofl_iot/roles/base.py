@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ofl_iot.errors import EncodeError, LateError, ProtocolError
-from ofl_iot.roles.commands import Command, tell
+from ofl_iot.roles.commands import Command
 from ofl_iot.roles.events import Arrived, Event
+from ofl_iot.roles.reports import LateMessageDropped, MessageDropped, MessageNotMade
 
 
 class Machine(Protocol):
@@ -27,9 +28,9 @@ def collect(decisions: Iterator[Command], event: Event) -> list[Command]:
         if not isinstance(event, Arrived):
             if not isinstance(error, EncodeError):
                 raise
-            commands.append(tell("message not made", "error", reason=str(error)))
+            commands.append(MessageNotMade(str(error)))
             return commands
         topic = event.topic
-        level = "debug" if isinstance(error, LateError) else "warning"
-        commands.append(tell("message dropped", level, sender=topic.sender, kind=topic.kind.name, reason=str(error)))
+        dropped = LateMessageDropped if isinstance(error, LateError) else MessageDropped
+        commands.append(dropped(topic.sender, topic.kind.name, str(error)))
     return commands

@@ -17,6 +17,7 @@ from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import KeyOpen, Message, ServerDecAsk
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.events import JobFailed, Vector
+from ofl_iot.roles.reports import Report
 from ofl_iot.roles.storage import StoreOp
 
 
@@ -322,20 +323,6 @@ class Compute:
     job: Job
 
 
-@dataclass(frozen=True)
-class Tell:
-    """Something worth a log line, a metric or a place on the display."""
-
-    what: str
-    fields: dict[str, object]
-    level: str = "info"
-
-
 Command: TypeAlias = (
-    Publish | Withdraw | Subscribe | Unsubscribe | Persist | SetTimer | CancelTimer | Measure | Compute | Tell
+    Publish | Withdraw | Subscribe | Unsubscribe | Persist | SetTimer | CancelTimer | Measure | Compute | Report
 )
-
-
-def tell(what: str, level: str = "info", **fields: object) -> Tell:
-    """A Tell in one line."""
-    return Tell(what, fields, level)

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from ofl_iot.jobs.toolbox import Pace, Toolbox
-from ofl_iot.roles.commands import Tell
+from ofl_iot.roles.reports import Report
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.store import Store
 from ofl_iot.runtime.telemetry import TelemetrySource
@@ -33,6 +33,6 @@ class Equipment:
     meter: TelemetrySource | None = None
     pace: Pace | None = None
     """Slows jobs down to the speed of a simulated device."""
-    listener: Callable[[str, Tell, float], None] | None = None
+    listener: Callable[[str, Report, float], None] | None = None
     store_retry_s: float = STORE_RETRY_S
     job_limit_s: float = JOB_LIMIT_S

@@ -31,7 +31,6 @@ from ofl_iot.roles.commands import (
     Publish,
     SetTimer,
     Subscribe,
-    Tell,
     Unsubscribe,
     Withdraw,
     failure_of,
@@ -47,9 +46,11 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
+from ofl_iot.roles.reports import Report
 from ofl_iot.roles.storage import Delete, Put, Stored
 from ofl_iot.runtime.addressing import urgency_of
 from ofl_iot.runtime.equipment import Equipment
+from ofl_iot.runtime.logs import log_report
 from ofl_iot.runtime.quarantine import Quarantine, culprit
 from ofl_iot.runtime.watchdog import Health, ProgressProbe
 from ofl_iot.transport import link as transport
@@ -64,7 +65,6 @@ MAX_WAITING = 10_000
 """Events that wait for a party; messages beyond them stay with the broker, unacknowledged."""
 _PROBE_BYTES = 64 * 1024
 """A store that takes this much takes a machine's next transaction."""
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 class _Outcome(enum.Enum):
@@ -107,7 +107,7 @@ class LiveParty:
         self._overload = Outage()
         self._quarantine = Quarantine()
         self._pulses = ProgressProbe(lambda: self._put(_Waiting(None)))
-        self._last_told = "started"
+        self._last_reported = "started"
         self.store_failures = 0
         self.quarantined: Counter[str] = Counter()
         """Messages that were dropped because handling them raised, by sender."""
@@ -248,7 +248,7 @@ class LiveParty:
         waiting, jobs = self._events.qsize(), len(self._jobs)
         store = ", store failed" if self._store_outage.lasted_s(time.monotonic()) else ""
         dropped = f", {sum(self.quarantined.values())} messages in quarantine" if self.quarantined else ""
-        return f"{linked}{store}, {jobs} jobs, {waiting} events waiting{dropped}, last: {self._last_told}"
+        return f"{linked}{store}, {jobs} jobs, {waiting} events waiting{dropped}, last: {self._last_reported}"
 
     # --- a failing store
 
@@ -328,7 +328,7 @@ class LiveParty:
         elif isinstance(command, Measure):
             self._spawn(self._measure(self._life), "measure")
         else:
-            self._tell(command)
+            self._report(command)
 
     def _publish(self, command: Publish) -> None:
         try:
@@ -389,12 +389,9 @@ class LiveParty:
         executor = self._with.store_executor or self._with.executor
         return await asyncio.get_running_loop().run_in_executor(executor, work)
 
-    def _tell(self, told: Tell) -> None:
-        if told.level != "debug":
-            self._last_told = told.what
-        level = _LEVELS[told.level]
-        if log.isEnabledFor(level):
-            fields = " ".join(f"{key}={value}" for key, value in told.fields.items())
-            log.log(level, "%s party=%s %s", told.what, self.name, fields)
+    def _report(self, report: Report) -> None:
+        if report.level > logging.DEBUG:
+            self._last_reported = report.phrase
+        log_report(log, self.name, report)
         if self._with.listener:
-            self._with.listener(self.name, told, time.monotonic())
+            self._with.listener(self.name, report, time.monotonic())

@@ -22,6 +22,7 @@ from ofl_iot.roles.settings import (
     TrainingRules,
     UploadRules,
 )
+from ofl_iot.runtime.logs import LogFormat
 from ofl_iot.transport.settings import MqttSettings
 
 
@@ -68,6 +69,14 @@ class ServiceSettings(msgspec.Struct, frozen=True):
     """0 = no limit."""
 
 
+class LogSettings(msgspec.Struct, frozen=True):
+    """How a party logs."""
+
+    format: Annotated[
+        LogFormat, msgspec.Meta(description="`text`: a phrase, then key=value; `json`: one JSON object a line.")
+    ] = "text"
+
+
 class Settings(msgspec.Struct, frozen=True):
     """Everything an operator may set."""
 
@@ -84,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True):
     protection: ProtectionRules = ProtectionRules()
     fleet: FleetRules = FleetRules()
     service: ServiceSettings = ServiceSettings()
+    log: LogSettings = LogSettings()
     simulation: SimulationSettings = SimulationSettings()
 
     def device_rules(self) -> DeviceRules:

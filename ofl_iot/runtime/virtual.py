@@ -26,18 +26,18 @@ from ofl_iot.roles.commands import (
     Publish,
     SetTimer,
     Subscribe,
-    Tell,
     Unsubscribe,
     Withdraw,
 )
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired, Trained
+from ofl_iot.roles.reports import Report
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.virtual_broker import UNLIMITED, Faults, LinkRates, Session, VirtualBroker
 
-Listener = Callable[[str, Tell, float], None]
-"""Is told what a party tells: its name, what, when."""
+Listener = Callable[[str, Report, float], None]
+"""Called with a party's name, what it reports, and the time."""
 
 
 class PartyWire(Protocol):
@@ -94,7 +94,7 @@ class VirtualWorld:
         self.parties: dict[str, Party] = {}
         self._wires: dict[str, PartyWire] = {}
         self._listener = listener
-        self.told: Counter[str] = Counter()
+        self.told: Counter[type[Report]] = Counter()
         self._timer_ids = itertools.count(1)
 
     def add(self, party: Party, *, at: float = 0.0) -> None:
@@ -212,7 +212,7 @@ class VirtualWorld:
         elif isinstance(command, Withdraw):
             pass  # a virtual link has let go of everything it was handed
         else:
-            self.told[command.what] += 1
+            self.told[type(command)] += 1
             if self._listener:
                 self._listener(name, command, self.now)
 

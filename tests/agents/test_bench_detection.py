@@ -11,8 +11,8 @@ import pytest
 from ofl_agents.cli import main
 from ofl_iot.ids import DeviceId
 from ofl_iot.roles.commands import Job, ProtectContribution, TrainLocally
-from ofl_iot.roles.commands import Tell as Told
 from ofl_iot.roles.events import ContributionProtected, Event, JobFailed
+from ofl_iot.roles.reports import RoundClosed
 from ofl_research.benches import detection as bench_detection
 from ofl_research.benches.attack_cases import ATTACKS, BY_DEVICES, BY_LEADERS, leader_cases
 from ofl_research.benches.detection import MaliciousLeader, Range, Record, Shadow, Size, run
@@ -53,7 +53,7 @@ def test_a_malicious_leader_poisons_what_it_contributes_and_nothing_else() -> No
 def test_the_record_holds_who_was_excluded_round_by_round() -> None:
     record = Record()
     for excluded in ((), ("a",), ("a", "b")):
-        record.listen("coordinator", Told("round closed", {"excluded": excluded}), 0.0)
+        record.listen("coordinator", RoundClosed(1, 1, {}, tuple(excluded)), 0.0)
     assert record.excluded == [frozenset(), {"a"}, {"a", "b"}]
 
 

@@ -12,7 +12,7 @@ from ofl_agents.commands.sim import add_options, paced, settings_for
 from ofl_agents.sim.fleet_report import Reclustering, count_service, draw_fleet, service_by_type, write_fleet
 from ofl_agents.sim.summary import Progress
 from ofl_iot.ids import COORDINATOR
-from ofl_iot.roles.commands import tell
+from ofl_iot.roles.reports import Clustered, LeaderReplaced
 from ofl_iot.runtime.settings import Settings
 
 KINDS = {"a": "A", "b": "B", "c": "A"}
@@ -34,9 +34,9 @@ def test_the_chart_is_an_image_even_of_a_run_without_reclustering() -> None:
 
 def test_progress_counts_leaders_that_are_new_whether_elected_or_deputies() -> None:
     progress = Progress(rounds=1)
-    first = tell("clustered", term=1, clusters=2, leaders=["a", "b"], churn=0.0)
-    replaced = tell("leader replaced", lost="a", leader="c", term=2)
-    second = tell("clustered", term=3, clusters=2, leaders=["c", "d"], churn=0.5)
+    first = Clustered(term=1, clusters=2, leaders=("a", "b"), churn=0.0)
+    replaced = LeaderReplaced(lost="a", leader="c", term=2)
+    second = Clustered(term=3, clusters=2, leaders=("c", "d"), churn=0.5)
     for told in (first, replaced, second):
         progress.listen(COORDINATOR, told, 0.0)
     assert progress.leader_changes == 2, "c as a deputy, d by election"

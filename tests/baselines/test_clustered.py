@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish, Tell
+from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish
 from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
+from ofl_iot.roles.reports import Report
 from ofl_research.baselines.cfl import Cfl, CflOptions, bipartition, cosines
 from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
 from ofl_research.baselines.head import AsynchronousServer, HeadableDevice, SynchronousHead
@@ -27,6 +28,7 @@ from ofl_research.baselines.letters import (
     read_letter,
     unpack_dense,
 )
+from ofl_research.baselines.reports import ModelsMerged
 from ofl_research.baselines.rfl_ha import equal_pace
 from ofl_research.baselines.server import Schedule
 
@@ -145,7 +147,7 @@ def test_a_head_passes_the_model_on_and_answers_with_the_mean_when_all_members_h
     assert not machine.handle(BaselineMessageArrived(BERT, Reply(3, pack_dense(vector(9)))), 0)  # of a past round
     closed = machine.handle(BaselineMessageArrived(BERT, Reply(4, pack_dense(vector(5)))), 0)
     assert letters(closed) == [(COORDINATOR, Reply(4, pack_dense(vector(2))))]
-    assert [c.fields for c in closed if isinstance(c, Tell)] == [{"count": 2}]
+    assert [c for c in closed if isinstance(c, Report)] == [ModelsMerged(2)]
 
 
 def asynchronous(rounds: int) -> AsynchronousServer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError, DecodeError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish, Subscribe, Tell, TrainLocally
+from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish, Subscribe, TrainLocally
 from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
+from ofl_iot.roles.reports import DeviceTrained, JobFailure, ModelEvaluated, Report
 from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
 from ofl_research.baselines.fedavg import FedAvg
 from ofl_research.baselines.letters import (
@@ -29,6 +32,7 @@ from ofl_research.baselines.letters import (
     unpack_dense,
 )
 from ofl_research.baselines.means import mixed, staleness_share, weighted_mean
+from ofl_research.baselines.reports import ModelsCombined
 from ofl_research.baselines.server import RoundServer, Schedule
 
 ANNA, BERT = DeviceId("anna"), DeviceId("bert")
@@ -48,8 +52,11 @@ def jobs(commands: list[Command]) -> list[object]:
     return [c.job for c in commands if isinstance(c, Compute)]
 
 
-def told(commands: list[Command], what: str) -> list[dict[str, object]]:
-    return [c.fields for c in commands if isinstance(c, Tell) and c.what == what]
+R = TypeVar("R", bound=Report)
+
+
+def told(commands: list[Command], kind: type[R]) -> list[R]:
+    return [c for c in commands if isinstance(c, kind)]
 
 
 # --- the mean
@@ -146,7 +153,7 @@ def test_a_device_listens_says_hello_trains_what_it_is_offered_and_answers() -> 
     np.testing.assert_array_equal(job.params, vector(1, 2))
     answer = machine.handle(Trained(job.params, vector(3, 4), 0.5, 5, 1.0), 2)
     assert letters(answer) == [(COORDINATOR, Reply(7, pack_dense(vector(3, 4))))]
-    assert told(answer, "trained")[0]["steps"] == 5
+    assert told(answer, DeviceTrained)[0].steps == 5
 
 
 def test_of_several_models_a_device_trains_the_one_with_the_least_loss() -> None:
@@ -165,7 +172,7 @@ def test_of_several_models_a_device_trains_the_one_with_the_least_loss() -> None
 
 
 def test_a_training_that_fails_is_told() -> None:
-    assert told(device().handle(JobFailed("TrainLocally", "diverged"), 0), "job failed")
+    assert told(device().handle(JobFailed("TrainLocally", "diverged"), 0), JobFailure)
 
 
 # --- the server
@@ -198,9 +205,9 @@ def test_the_server_averages_by_samples_when_all_have_answered_judges_and_goes_o
     (job,) = jobs(closed)
     assert isinstance(job, EvaluateModel)
     np.testing.assert_allclose(job.params, vector(0.75, 0.5))
-    assert told(closed, "combined") == [{"round_no": 1, "models": 1, "multiply_adds": 4}]
+    assert told(closed, ModelsCombined) == [ModelsCombined(round_no=1, models=1, multiply_adds=4)]
     assert letters(closed)[0] == (ANNA, Offer(2, (pack_dense(vector(0.75, 0.5)),)))
-    assert told(machine.handle(Evaluated(1, 0.9, 0.3), 0), "evaluated")[0]["accuracy"] == 0.9
+    assert told(machine.handle(Evaluated(1, 0.9, 0.3), 0), ModelEvaluated)[0].metrics["accuracy"] == 0.9
 
 
 def test_an_answer_of_another_round_is_not_taken() -> None:
@@ -230,4 +237,4 @@ def test_models_between_evaluations_are_not_judged() -> None:
 def test_shares_are_refused_where_nothing_is_secret() -> None:
     with pytest.raises(RefusedError, match="secret"):
         server().handle(BaselineMessageArrived(ANNA, Shares(1, {})), 0)
-    assert told(server().handle(JobFailed("EvaluateModel", "no"), 0), "job failed")
+    assert told(server().handle(JobFailed("EvaluateModel", "no"), 0), JobFailure)

@@ -30,11 +30,11 @@ from ofl_iot.roles.commands import (
     MakeSealingKey,
     ProtectContribution,
     ScoreRound,
-    Tell,
     WeighRound,
 )
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
 from ofl_iot.roles.events import ContributionProtected, Event, RoundAggregated
+from ofl_iot.roles.reports import ContributionFailed, JobFailure, KeyWorkFailed, Report, RoundAbandoned, RoundOpened
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.runtime.virtual import Party
 from ofl_iot.runtime.virtual_broker import Faults
@@ -125,13 +125,13 @@ class EncryptedWorld(TallyWorld):
         tally = TallyToolbox(self.devices, slot, self)
         return CryptoToolbox(tally, 1000 * self.seed + slot + 1, self.protection)
 
-    def _listen(self, _name: str, told: Tell, _now: float) -> None:
-        if told.what in ("job failed", "key work failed", "contribution failed"):
-            self.failures[str(told.fields["reason"])] += 1
-        elif told.what == "round abandoned":
-            self.abandoned[str(told.fields["reason"])] += 1
-        elif told.what == "round open" and int(str(told.fields["leaders"])) > 1:
-            self.opened_in[bool(told.fields["encrypted"])] += 1
+    def _listen(self, _name: str, told: Report, _now: float) -> None:
+        if isinstance(told, JobFailure | KeyWorkFailed | ContributionFailed):
+            self.failures[told.reason] += 1
+        elif isinstance(told, RoundAbandoned):
+            self.abandoned[told.reason] += 1
+        elif isinstance(told, RoundOpened) and told.leaders > 1:
+            self.opened_in[told.encrypted] += 1
 
     def books(self) -> float:
         """The largest difference between the model and the sum of the chunks that the coordinator holds settled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ofl_iot.roles.reports import Clustered, LeaderReplaced
 from tests.chaos.fleet import ChurningFleet
 from tests.chaos.test_exactly_once import check_books
 
@@ -40,7 +41,7 @@ def test_the_churn_really_happens() -> None:
     told = fleet.world.told
     assert fleet.coordinator_kills == 3
     assert fleet.leader_kills > 3
-    assert told["leader replaced"] > 1
-    assert told["clustered"] > 6
+    assert told[LeaderReplaced] > 1
+    assert told[Clustered] > 6
     links = [record.evidence.availability.value for record in fleet.coordinator.roster.devices.values()]  # type: ignore[union-attr]
     assert 0.7 < sum(links) / len(links) < 0.98, "about a tenth is away, as the coordinator sees it"

@@ -9,6 +9,7 @@ from ofl_iot.ids import DECRYPTOR
 from ofl_iot.roles.commands import AnswerDecryption, Job
 from ofl_iot.roles.decryption.remote import SILENT
 from ofl_iot.roles.events import Event
+from ofl_iot.roles.reports import LeaderReplaced, RoundAbandoned
 from tests.chaos.encrypted import PROTECTION, ROUGH, STEP, CryptoToolbox, EncryptedWorld, bound, quiet
 from tests.chaos.tally import TallyToolbox
 
@@ -49,7 +50,7 @@ def test_a_decryptor_killed_while_leaders_decrypt_closes_the_same_round_after_it
     assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 20.0)
     assert fleet.coordinator is not None
     assert fleet.coordinator.counter.closed == round_no
-    assert not fleet.world.told["round abandoned"]
+    assert not fleet.world.told[RoundAbandoned]
     assert fleet.books() < bound(fleet.completed(), 3)
 
 
@@ -94,7 +95,7 @@ def test_without_its_decryptor_a_federation_says_so_round_by_round_and_goes_on_w
     fleet.world.crash(fleet.world.parties[DECRYPTOR], for_s=60.0)
     assert fleet.world.run(lambda: fleet.abandoned[SILENT] == 3, limit_s=fleet.world.now + 59.0)
     assert fleet.completed() == 1
-    assert not fleet.world.told["leader replaced"], "it is not the leaders' fault"
+    assert not fleet.world.told[LeaderReplaced], "it is not the leaders' fault"
     assert fleet.world.run(lambda: fleet.completed() == 3, limit_s=fleet.world.now + 60.0)
     assert fleet.come_to_rest(limit_s=60.0)
     assert fleet.books() < bound(fleet.completed(), 3)

@@ -15,6 +15,17 @@ from ofl_iot.crypto.threshold import DecryptionShare
 from ofl_iot.jobs.joint_key import context_of
 from ofl_iot.roles.commands import AnswerDecryption, Job
 from ofl_iot.roles.events import DecryptionAnswered, Event, JobFailed
+from ofl_iot.roles.reports import (
+    ChunkBounded,
+    Clustered,
+    JointKeyReady,
+    KeyGenerationBegun,
+    KeyGenerationFailed,
+    LeaderReplaced,
+    Report,
+    RoundAbandoned,
+    RoundClosed,
+)
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.encrypted import PROTECTION, RARELY, ROUGH, STEP, CryptoToolbox, EncryptedWorld, bound, quiet
 from tests.chaos.tally import FEDERATION, TallyToolbox
@@ -36,12 +47,12 @@ def test_what_was_released_is_in_the_decrypted_model_once(block: int) -> None:
 
 
 def test_the_faults_really_happen() -> None:
-    told: Counter[str] = Counter()
+    told: Counter[type[Report]] = Counter()
     for seed in range(4):
         fleet = EncryptedWorld(devices=8, seed=seed, faults=ROUGH)
         fleet.world.run(lambda: False, limit_s=60.0)
         told += fleet.world.told
-    for what in ("key generation failed", "leader replaced", "round closed"):
+    for what in (KeyGenerationFailed, LeaderReplaced, RoundClosed):
         assert told[what] > 0, what
 
 
@@ -54,7 +65,7 @@ def test_a_coordinator_killed_while_leaders_decrypt_closes_the_same_round_after_
     assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 20.0)
     assert fleet.coordinator is not None
     assert fleet.coordinator.counter.closed == round_no
-    assert not fleet.world.told["round abandoned"]
+    assert not fleet.world.told[RoundAbandoned]
     assert fleet.books() < bound(fleet.completed(), 3)
 
 
@@ -76,8 +87,8 @@ def test_with_too_few_leaders_left_the_round_is_abandoned_and_a_later_one_closes
     before, lost = fleet.completed(), fleet.leaders()[0]
     fleet.world.cut(fleet.world.parties[lost], for_s=500.0)
     assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 120.0)
-    assert fleet.world.told["round abandoned"] == 1
-    assert fleet.world.told["leader replaced"] == 1
+    assert fleet.world.told[RoundAbandoned] == 1
+    assert fleet.world.told[LeaderReplaced] == 1
     assert lost not in fleet.leaders()
     assert fleet.books() < bound(fleet.completed(), 3)
 
@@ -85,37 +96,37 @@ def test_with_too_few_leaders_left_the_round_is_abandoned_and_a_later_one_closes
 def test_a_leader_missing_while_the_key_is_made_is_replaced_and_the_key_made_anew() -> None:
     fleet = quiet()
     told = fleet.world.told
-    assert fleet.world.run(lambda: told["key generation begins"] == 1, limit_s=60.0)
+    assert fleet.world.run(lambda: told[KeyGenerationBegun] == 1, limit_s=60.0)
     lost = fleet.leaders()[1]
     fleet.world.cut(fleet.world.parties[lost], for_s=500.0)
     assert fleet.world.run(lambda: fleet.completed() > 0, limit_s=fleet.world.now + 60.0)
-    assert told["leader replaced"] == 1
+    assert told[LeaderReplaced] == 1
     assert lost not in fleet.leaders()
-    assert told["key generation begins"] >= 2
-    assert told["joint key ready"] == 1
+    assert told[KeyGenerationBegun] >= 2
+    assert told[JointKeyReady] == 1
 
 
 def test_every_term_has_a_key_of_its_own_and_has_it_before_the_term_before_ends() -> None:
     fleet = EncryptedWorld(devices=8, seed=1, faults=Faults())
     told = fleet.world.told
     for term in range(2, 6):
-        assert fleet.world.run(lambda term=term: told["clustered"] == term, limit_s=fleet.world.now + 60.0)
-        assert told["joint key ready"] == term, "the last one is of the term that begins"
-    assert told["key generation begins"] == 5
-    assert told["round abandoned"] == 0
+        assert fleet.world.run(lambda term=term: told[Clustered] == term, limit_s=fleet.world.now + 60.0)
+        assert told[JointKeyReady] == term, "the last one is of the term that begins"
+    assert told[KeyGenerationBegun] == 5
+    assert told[RoundAbandoned] == 0
 
 
 def test_leaders_to_come_who_do_not_make_a_key_do_not_come_into_office() -> None:
     fleet = EncryptedWorld(devices=8, seed=1, faults=Faults())
     told = fleet.world.told
-    assert fleet.world.run(lambda: told["key generation begins"] == 2, limit_s=120.0)
-    assert told["clustered"] == 1
+    assert fleet.world.run(lambda: told[KeyGenerationBegun] == 2, limit_s=120.0)
+    assert told[Clustered] == 1
     office = fleet.leaders()
     newcomer = fleet.world.parties[min(fleet.making_a_key() - set(office))]
     fleet.world.cut(newcomer, for_s=500.0)
-    assert fleet.world.run(lambda: told["clustered"] == 2, limit_s=fleet.world.now + 60.0)
+    assert fleet.world.run(lambda: told[Clustered] == 2, limit_s=fleet.world.now + 60.0)
     assert newcomer.name not in fleet.leaders()
-    assert told["key generation failed"] >= 1
+    assert told[KeyGenerationFailed] >= 1
     completed = fleet.completed()
     assert fleet.world.run(lambda: fleet.completed() > completed, limit_s=fleet.world.now + 60.0)
 
@@ -130,10 +141,10 @@ class Mute(CryptoToolbox):
 @pytest.mark.parametrize("threshold", ["majority", "all"])
 def test_a_leader_that_contributes_but_never_decrypts_is_replaced(threshold: str) -> None:
     fleet = quiet(threshold=threshold)
-    assert fleet.world.run(lambda: fleet.world.told["joint key ready"] == 1, limit_s=60.0)
+    assert fleet.world.run(lambda: fleet.world.told[JointKeyReady] == 1, limit_s=60.0)
     mute = fleet.leaders()[0]
     fleet.world.parties[mute].toolbox = Mute(TallyToolbox(8, fleet.names.index(mute), fleet), 5, fleet.protection)
-    assert fleet.world.run(lambda: fleet.world.told["leader replaced"] == 1, limit_s=60.0)
+    assert fleet.world.run(lambda: fleet.world.told[LeaderReplaced] == 1, limit_s=60.0)
     assert mute not in fleet.leaders()
     before = fleet.completed()
     assert before == (2 if threshold == "majority" else 0)
@@ -161,13 +172,13 @@ class Liar(CryptoToolbox):
 @pytest.mark.parametrize("server_dec", ["coordinator", "decryptor"])
 def test_a_leader_whose_shares_are_wrong_is_found_and_replaced_while_rounds_go_on(server_dec: str) -> None:
     fleet = quiet(server_dec=server_dec)
-    assert fleet.world.run(lambda: fleet.world.told["joint key ready"] == 1, limit_s=60.0)
+    assert fleet.world.run(lambda: fleet.world.told[JointKeyReady] == 1, limit_s=60.0)
     liar = fleet.leaders()[1]
     fleet.world.parties[liar].toolbox = Liar(TallyToolbox(8, fleet.names.index(liar), fleet), 5, fleet.protection)
-    assert fleet.world.run(lambda: fleet.world.told["leader replaced"] == 1, limit_s=60.0)
+    assert fleet.world.run(lambda: fleet.world.told[LeaderReplaced] == 1, limit_s=60.0)
     assert liar not in fleet.leaders()
     assert fleet.completed() == 2
-    assert not fleet.world.told["round abandoned"]
+    assert not fleet.world.told[RoundAbandoned]
     assert fleet.books() < bound(fleet.completed(), 3)
 
 
@@ -185,9 +196,7 @@ def test_an_update_too_long_to_be_scored_is_contributed_in_parts_and_nothing_is_
     assert split, "the updates were short enough"
     assert fleet.come_to_rest(limit_s=600.0)
     assert fleet.coordinator is not None
-    weighed_down = fleet.world.told[
-        "chunk weighed down"
-    ]  # of a device that was away for long: one chunk, too long alone
+    weighed_down = fleet.world.told[ChunkBounded]  # of a device that was away for long: one chunk, too long alone
     assert faults is ROUGH or not weighed_down
     assert weighed_down or fleet.books() < bound(fleet.completed(), 4)
     assert fleet.coordinator.doubled_chunks == 0

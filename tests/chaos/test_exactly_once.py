@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ofl_iot.roles.reports import Clustered, LeaderReplaced
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.tally import TallyWorld
 
@@ -46,8 +47,8 @@ def test_the_faults_really_happen() -> None:
     fleet = TallyWorld(devices=5, seed=1, faults=ROUGH)
     fleet.world.run(lambda: False, limit_s=100.0)
     assert sum(party.crashes for party in fleet.world.parties.values()) > 5
-    assert fleet.world.told["leader replaced"] > 0
-    assert fleet.world.told["clustered"] > 1
+    assert fleet.world.told[LeaderReplaced] > 0
+    assert fleet.world.told[Clustered] > 1
 
 
 def test_a_quiet_network_settles_everything_too() -> None:

@@ -14,6 +14,7 @@ from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Arrived, Event
+from ofl_iot.roles.reports import Clustered, DeviceJoined, RivalCoordinator, TakeoverDone
 from ofl_iot.roles.settings import DownloadRules, FleetRules, RoundRules, TrainingRules
 from ofl_iot.runtime.virtual import Party
 from ofl_iot.runtime.virtual_broker import Faults
@@ -104,8 +105,8 @@ def test_a_fleet_that_has_grown_is_clustered_anew_before_its_time() -> None:
         between_arrivals_s=1.0,
     )
     reach(fleet, 8)
-    assert fleet.world.told["joined"] >= 4, "most come after the beginning"
-    assert fleet.world.told["clustered"] > 1
+    assert fleet.world.told[DeviceJoined] >= 4, "most come after the beginning"
+    assert fleet.world.told[Clustered] > 1
     assert fleet.everyone_is_where_it_belongs()
 
 
@@ -199,7 +200,7 @@ def test_a_second_coordinator_refuses_to_start_and_harms_nobody() -> None:
         fleet.world.run(lambda: False, limit_s=fleet.world.now + 30.0)
     fleet.world.crash(party, for_s=1e9)
     reach(fleet, 6)
-    assert fleet.world.told["another coordinator"] == 0, "it was gone before it said a word"
+    assert fleet.world.told[RivalCoordinator] == 0, "it was gone before it said a word"
     party.machine = party.make_machine()
     assert fleet.settle(limit_s=200.0)
     check_books(fleet)
@@ -233,7 +234,7 @@ def test_when_the_coordinators_disk_is_lost_its_heir_goes_on_from_its_model_and_
     before = fleet.coordinator.counter.completed
     fleet.world.crash(fleet.world.parties[COORDINATOR], for_s=1e9)
     heir = second(fleet, take_over=True)
-    assert fleet.world.run(lambda: fleet.world.told["model and books taken over"] == 1, limit_s=fleet.world.now + 20)
+    assert fleet.world.run(lambda: fleet.world.told[TakeoverDone] == 1, limit_s=fleet.world.now + 20)
     assert isinstance(heir.machine, CoordinatorMachine)
     assert before - 1 <= heir.machine.counter.completed <= before, "the last model may have been under way"
     fleet.world.parties.pop(COORDINATOR)

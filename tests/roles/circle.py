@@ -40,7 +40,6 @@ from ofl_iot.roles.commands import (
     ScoreRound,
     ServerDecrypt,
     SetTimer,
-    Tell,
     WeighRound,
 )
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
@@ -60,6 +59,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.keys.ceremony import KeyCeremony
 from ofl_iot.roles.keys.holder import KeyHolder
+from ofl_iot.roles.reports import Report
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
 
@@ -152,7 +152,7 @@ class Circle:
     shuffled: bool = False
     now: float = 0.0
     keepers: dict[str, KeyHolder] = field(default_factory=dict)
-    told: list[tuple[str, Tell]] = field(default_factory=list)
+    told: list[tuple[str, Report]] = field(default_factory=list)
     done: list[tuple[str, Job]] = field(default_factory=list)
     """Jobs that were run, by party."""
     sent: list[tuple[str, Topic, Message]] = field(default_factory=list)
@@ -203,7 +203,7 @@ class Circle:
             elif isinstance(command, Compute):
                 self.done.append((name, command.job))
                 self._post.append((name, run_job(self.tools[name], command.job)))
-            elif isinstance(command, Tell):
+            elif isinstance(command, Report):
                 self.told.append((name, command))
 
     def _send(self, name: str, command: Publish) -> None:

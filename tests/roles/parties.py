@@ -29,13 +29,14 @@ from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import Command, Compute, KeyMaterial, Persist, Publish, SetTimer, Tell
+from ofl_iot.roles.commands import Command, Compute, KeyMaterial, Persist, Publish, SetTimer
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile, DeviceRules
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.events import Arrived, ReleasePrepared
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.reports import MessageDropped, Report
 from ofl_iot.roles.settings import (
     DownloadRules,
     FleetRules,
@@ -197,19 +198,16 @@ def jobs(commands: Iterable[Command], job: type[T]) -> list[T]:
     return [c.job for c in commands if isinstance(c, Compute) and isinstance(c.job, job)]
 
 
-def told(commands: Iterable[Command]) -> list[str]:
-    return [c.what for c in commands if isinstance(c, Tell)]
+def told(commands: Iterable[Command]) -> list[type[Report]]:
+    return [type(c) for c in commands if isinstance(c, Report)]
 
 
-def dropped(commands: Iterable[Command], level: str = "warning") -> dict[str, object]:
-    """What the report of a dropped message says, when that is all that happened.
-
-    What is merely late (of a past term or leader) is told at level "debug".
-    """
+def dropped(commands: Iterable[Command], kind: type[MessageDropped] = MessageDropped) -> MessageDropped:
+    """The report of a dropped message, when that is all that happened."""
     (report,) = commands
-    assert isinstance(report, Tell)
-    assert (report.what, report.level) == ("message dropped", level)
-    return report.fields
+    assert isinstance(report, MessageDropped)
+    assert type(report) is kind
+    return report
 
 
 def timers(commands: Iterable[Command]) -> dict[str, float]:

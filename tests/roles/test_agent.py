@@ -22,6 +22,7 @@ from ofl_iot.roles.events import (
     Trained,
 )
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
+from ofl_iot.roles.reports import ContributionFailed, JobFailure, LeadershipEnded, MessageDropped
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     SIZE,
@@ -108,7 +109,7 @@ def test_a_crash_at_any_command_between_the_two_roles_merges_the_chunk_once() ->
 def test_chunks_of_other_devices_go_to_the_leader_and_receipts_out_to_the_broker() -> None:
     agent, _ = leading()
     commands = agent.handle(arrived(Kind.UPDATE, B, chunk_of(1, {0: 1.0}), A), 1.0)
-    assert kinds(commands) == ["Persist", "Tell", "Publish RECEIPT"]
+    assert kinds(commands) == ["Persist", "ChunkMerged", "Publish RECEIPT"]
 
 
 def test_each_event_reaches_the_role_it_concerns() -> None:
@@ -120,8 +121,8 @@ def test_each_event_reaches_the_role_it_concerns() -> None:
     confirmed = arrived(Kind.RECEIPT, COORDINATOR, PartReceipt(1, 1, "contribute", (0,)), A)
     assert agent.handle(confirmed, 61.0) == []
     assert agent.handle(TimerFired("leader.resend"), 120.0) == []
-    assert told(agent.handle(JobFailed("ProtectContribution", "boom"), 2.0)) == ["contribution failed"]
-    assert told(agent.handle(JobFailed("TrainLocally", "boom"), 2.0)) == ["job failed"]
+    assert told(agent.handle(JobFailed("ProtectContribution", "boom"), 2.0)) == [ContributionFailed]
+    assert told(agent.handle(JobFailed("TrainLocally", "boom"), 2.0)) == [JobFailure]
     assert kinds(agent.handle(Stopping(), 3.0)) == ["Publish STATUS"]
     agent.handle(LinkDown(), 4.0)
     assert published(agent.handle(LinkUp(), 5.0), Kind.STATUS)
@@ -130,11 +131,11 @@ def test_each_event_reaches_the_role_it_concerns() -> None:
 def test_an_agent_that_is_relieved_becomes_a_plain_device_of_the_new_leader() -> None:
     agent, _ = leading()
     commands = agent.handle(assigned(assignment(2, B)), 1.0)
-    assert "no longer leading" in told(commands)
+    assert LeadershipEnded in told(commands)
     pulls = [c for c in commands if isinstance(c, Publish) and c.topic.kind is Kind.PULL]
     assert [c.topic.receiver for c in pulls] == [B]
     receipt = arrived(Kind.RECEIPT, B, Receipt(2, (), SeqSet(), 8), A)
-    assert "message dropped" not in told(agent.handle(receipt, 2.0))
+    assert MessageDropped not in told(agent.handle(receipt, 2.0))
 
 
 def test_timers_of_the_two_roles_have_their_own_names() -> None:

@@ -9,10 +9,11 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import KeyMember, Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import Command, CoordinatorKey, MakeKeys, Publish, Tell
+from ofl_iot.roles.commands import Command, CoordinatorKey, MakeKeys, Publish
 from ofl_iot.roles.events import KeysMade
 from ofl_iot.roles.keys.ceremony import DEADLINE, TABLE, KeyCeremony
 from ofl_iot.roles.keys.participant import FAULT, OPEN, ROUND1, ROUND2
+from ofl_iot.roles.reports import KeyGenerationBegun, KeyGenerationDisputed, Report
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.circle import Circle, names
@@ -40,9 +41,9 @@ def test_everyone_is_called_and_the_collusion_bound_is_told() -> None:
     _, commands = begun()
     called = [c.topic.receiver for c in commands if isinstance(c, Publish)]
     assert called == [A, B, C]
-    (told,) = [c for c in commands if isinstance(c, Tell)]
-    assert told.fields["threshold"] == 2
-    assert told.fields["colluding_leaders_that_learn_nothing"] == 1
+    (told,) = [c for c in commands if isinstance(c, KeyGenerationBegun)]
+    assert told.threshold == 2
+    assert told.collusion_bound == 1
     assert timers(commands)[DEADLINE] == 60.0
 
 
@@ -50,8 +51,10 @@ def test_everyone_is_called_and_the_collusion_bound_is_told() -> None:
     ("leaders", "threshold", "bound"), [(2, "all", 0), (2, "majority", 0), (3, "all", 1), (3, "majority", 1)]
 )
 def test_of_a_sum_and_all_terms_but_one_the_last_is_known(leaders: int, threshold: object, bound: int) -> None:
-    (told,) = [c for c in maker(threshold=threshold).begin(5, MEMBERS[:leaders], 0.0) if isinstance(c, Tell)]
-    assert told.fields["colluding_leaders_that_learn_nothing"] == bound
+    (told,) = [
+        c for c in maker(threshold=threshold).begin(5, MEMBERS[:leaders], 0.0) if isinstance(c, KeyGenerationBegun)
+    ]
+    assert told.collusion_bound == bound
 
 
 @pytest.mark.parametrize(("threshold", "expected"), [("all", 3), ("majority", 2), (2, 2), (3, 3)])
@@ -125,7 +128,7 @@ def test_a_complaint_ends_the_attempt_at_once() -> None:
     made, _ = begun()
     commands = say(made, B, FAULT, C.encode())
     assert timers(commands)[DEADLINE] == 1.0
-    assert [c.fields for c in commands if isinstance(c, Tell)] == [{"leader": B, "accuses": C}]
+    assert [c for c in commands if isinstance(c, Report)] == [KeyGenerationDisputed(B, C)]
 
 
 def test_the_key_is_summed_once_when_all_is_there() -> None:

@@ -15,6 +15,7 @@ from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.coordinator.claim import TABLE, CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.events import LinkUp, Started, TimerFired
+from ofl_iot.roles.reports import RivalCoordinator, TakeoverBegun
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.roles.storage import Put
 from tests.roles.parties import MODEL, SIZE, A, B, arrived, kinds, published, status, told
@@ -94,7 +95,7 @@ def begun(*, take_over: bool = False) -> CoordinatorMachine:
 def test_who_meets_a_lesser_claim_says_everything_again_under_its_own_name() -> None:
     machine = begun()
     commands = machine.handle(arrived(Kind.MANIFEST, COORDINATOR, manifest(0, 7, OTHER)), 2.0)
-    assert told(commands) == ["another coordinator"]
+    assert told(commands) == [RivalCoordinator]
     (said,) = published(commands, Kind.MANIFEST)
     assert isinstance(said, Manifest)
     assert (said.term, said.incarnation) == (1, ONE)
@@ -110,7 +111,7 @@ def test_a_running_one_stops_at_a_greater_claim() -> None:
 def test_one_that_had_begun_and_takes_over_claims_a_higher_term_durably_before_it_says_so() -> None:
     machine = begun(take_over=True)
     commands = machine.handle(arrived(Kind.MANIFEST, COORDINATOR, manifest(5, 9, OTHER)), 2.0)
-    assert told(commands) == ["taking over"]
+    assert told(commands) == [TakeoverBegun]
     (said,) = published(commands, Kind.MANIFEST)
     assert isinstance(said, Manifest)
     assert said.term == 6

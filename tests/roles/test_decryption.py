@@ -21,6 +21,7 @@ from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import AnswerDecryption, FinishRound, KeyMaterial, ScoreRound, WeighRound
 from ofl_iot.roles.decryption.requester import WRONG, Decryption
 from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, Event, JobFailed, RoundAggregated, Vector
+from ofl_iot.roles.reports import WrongShare
 from ofl_iot.roles.settings import ProtectionRules
 from tests.roles.circle import RULES, Circle, lossy, mean_of, names, updates_of
 
@@ -232,8 +233,8 @@ def test_a_well_formed_but_wrong_share_is_found_by_leaving_its_sender_out(stage:
     check(circle.decrypt(circle.contributions(updates)), updates, 3)
     assert circle.office.decryption is not None
     assert circle.office.decryption.failing == {liar}
-    doubts = [told.fields for _, told in circle.told if told.what == "wrong share"]
-    assert doubts[-1]["left_out"] == liar
+    doubts = [told for _, told in circle.told if isinstance(told, WrongShare)]
+    assert doubts[-1].left_out == liar
     assert circle.ran(AnswerDecryption, liar) <= 4
 
 
@@ -274,7 +275,7 @@ def test_a_leader_that_vanishes_while_another_is_doubted_is_left_out_too() -> No
     gone = D
 
     def fate(sender: str, to: str, _message: Message) -> int:
-        doubted[:] = [str(told.fields["left_out"]) for _, told in circle.told if told.what == "wrong share"]
+        doubted[:] = [told.left_out for _, told in circle.told if isinstance(told, WrongShare)]
         return int(not doubted or gone not in (sender, to))
 
     circle.fate = fate

@@ -39,6 +39,7 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     ServerDecrypted,
 )
+from ofl_iot.roles.reports import KeyWorkFailed, WrongShare
 from ofl_iot.roles.transfer import PATIENCE
 from tests.roles.circle import RULES, SIZE, Circle, lossy, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status
@@ -381,9 +382,9 @@ def test_only_the_coordinator_has_something_decrypted() -> None:
     circle = circle_of()
     (part,) = split_body(b"x", 1, 1, "scores.0.1")
     report = dropped(circle.give(DECRYPTOR, Arrived(Topic(Kind.SERVERDEC, A, DECRYPTOR), part)))
-    assert report["reason"] == "leader-0 is not the coordinator and has nothing decrypted"
+    assert report.reason == "leader-0 is not the coordinator and has nothing decrypted"
     report = dropped(circle.give(DECRYPTOR, Arrived(Topic(Kind.STATUS, B), status())))
-    assert report["reason"] == "a STATUS message is not for the decryptor"
+    assert report.reason == "a STATUS message is not for the decryptor"
     confirmed, report = circle.give(DECRYPTOR, Arrived(Topic(Kind.SHARE, A), part))
     assert "nothing is asked" in str(report)
     assert isinstance(confirmed, Publish)
@@ -410,7 +411,7 @@ def test_a_leader_takes_requests_from_one_of_the_two_alone() -> None:
     ):
         assert circle.make_key()
         report = dropped(circle.give(A, Arrived(Topic(kind, sender, A), part)))
-        assert f"{sender} is not the {circle.rules.server}" in str(report["reason"])
+        assert f"{sender} is not the {circle.rules.server}" in report.reason
 
 
 def test_leaders_refuse_what_was_made_fresh_under_another_public_key() -> None:
@@ -423,7 +424,7 @@ def test_leaders_refuse_what_was_made_fresh_under_another_public_key() -> None:
     circle.office.maker.key = false
     assert circle.decrypt(contributions, wait_s=100.0) is None
     assert circle.ran(AnswerDecryption) == 3
-    reasons = {str(tell.fields.get("reason")) for _, tell in circle.told if tell.what == "key work failed"}
+    reasons = {tell.reason for _, tell in circle.told if isinstance(tell, KeyWorkFailed)}
     assert reasons == {"CryptoError: the decryptor was given another public key than the leaders made"}
 
 
@@ -490,7 +491,7 @@ def test_a_decryptor_killed_while_somebody_is_doubted_goes_on_doubting() -> None
     killed: list[float] = []
 
     def fate(sender: str, to: str, message: Message) -> int:
-        doubts = [told for _, told in circle.told if told.what == "wrong share"]
+        doubts = [told for _, told in circle.told if isinstance(told, WrongShare)]
         return int(not doubts or killed != [] or sender == DECRYPTOR or to != DECRYPTOR)
 
     circle.fate = fate
@@ -513,7 +514,7 @@ def test_the_coordinator_takes_numbers_from_the_decryptor_alone_and_for_this_ask
     circle.carry_out(COORDINATOR, list(entrusted.requested(DecryptionRequested(1, "scores", b"x", (A, B)), 0.0)))
     (part,) = split_body(encode_body(ServerDecAnswer(b"\0" * 8)), 1, 1, "scores.0.0")
     report = dropped(circle.give(COORDINATOR, Arrived(Topic(Kind.SERVERDEC, A, COORDINATOR), part)))
-    assert report["reason"] == "leader-0 is not the decryptor"
+    assert report.reason == "leader-0 is not the decryptor"
     confirmed, report = circle.give(COORDINATOR, Arrived(Topic(Kind.SERVERDEC, DECRYPTOR, COORDINATOR), part))  # type: ignore[assignment]
     assert isinstance(confirmed, Publish)
     assert "an answer to scores.0.0, not scores.0.1" in str(report)

@@ -43,6 +43,7 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
+from ofl_iot.roles.reports import LateMessageDropped, MessageDropped, OutboxFull, StoredModelDropped
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
@@ -121,7 +122,7 @@ def test_an_assignment_is_stored_before_the_model_is_pulled() -> None:
     machine.handle(Started(), 0.0)
     machine.handle(LinkUp(), 0.0)
     commands = machine.handle(assigned(assignment(leader=LEADER)), 1.0)
-    assert kinds(commands) == ["Persist", "Tell", "CancelTimer", "Publish PULL", "SetTimer"]
+    assert kinds(commands) == ["Persist", "DeviceAssigned", "CancelTimer", "Publish PULL", "SetTimer"]
     (pull,) = published(commands, Kind.PULL)
     assert isinstance(pull, Pull)
     assert pull.max_blocks == 3
@@ -156,7 +157,7 @@ def test_training_begins_when_the_whole_model_is_here() -> None:
 def test_training_is_stored_and_its_work_prepared_for_release() -> None:
     machine = device_machine()
     commands = train(machine, begin(machine))
-    assert kinds(commands) == ["Persist", "Tell", "Compute"]
+    assert kinds(commands) == ["Persist", "DeviceTrained", "Compute"]
     (job,) = jobs(commands, PrepareRelease)
     np.testing.assert_array_equal(job.update, np.ones(SIZE))
     assert (job.head.term, job.head.model, job.head.size, job.head.weight) == (1, MODEL, SIZE, 1.0)
@@ -223,7 +224,7 @@ def test_a_newer_revision_of_the_same_term_changes_nothing_under_way() -> None:
     machine = device_machine()
     begin(machine)
     commands = machine.handle(assigned(assignment(1, LEADER, revision=1)), 4.0)
-    assert kinds(commands) == ["Persist", "Tell"]
+    assert kinds(commands) == ["Persist", "DeviceAssigned"]
 
 
 @pytest.mark.parametrize("old", [assignment(1, "c"), assignment(0, "c", revision=9)])
@@ -240,7 +241,7 @@ def test_an_unanswered_pull_does_not_stop_training() -> None:
     train(machine, begin(machine))
     machine.handle(prepared({0: 1.0}), 2.0)
     commands = machine.handle(TimerFired("device.pull"), 6.0)
-    assert kinds(commands) == ["Tell", "Compute"]
+    assert kinds(commands) == ["PullUnanswered", "Compute"]
     assert jobs(commands, TrainLocally)
 
 
@@ -269,7 +270,7 @@ def test_a_full_outbox_stops_releases_but_not_training() -> None:
     train(machine, begin(machine))
     machine.handle(prepared({0: 1.0}), 2.0)
     commands = train(machine, machine.handle(blocks(whole_model()), 3.0))
-    assert "outbox full" in told(commands)
+    assert OutboxFull in told(commands)
     assert jobs(commands, TrainLocally)
     assert not jobs(commands, PrepareRelease)
     train(machine, commands)
@@ -281,7 +282,7 @@ def test_a_failed_job_is_told_and_tried_again_after_a_rest() -> None:
     machine = device_machine()
     begin(machine)
     commands = machine.handle(JobFailed("TrainLocally", "boom"), 1.0)
-    assert kinds(commands) == ["Tell", "SetTimer"]
+    assert kinds(commands) == ["JobFailure", "SetTimer"]
     assert jobs(machine.handle(TimerFired("device.rest"), 6.0), TrainLocally)
 
 
@@ -331,7 +332,7 @@ def test_a_stored_model_of_another_shape_is_dropped_with_its_chunks() -> None:
     persist(store, machine.handle(prepared({0: 1.0}), 2.0))
     other = device_machine(size=8)
     commands = other.handle(Started(store.load()), 0.0)
-    assert "stored model dropped" in told(commands)
+    assert StoredModelDropped in told(commands)
     persist(store, commands)
     assert OUTBOX not in store.load()
     assert other.assignment is None
@@ -341,28 +342,36 @@ def test_a_stored_model_of_another_shape_is_dropped_with_its_chunks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "event", "reason"),
+    ("kind", "event", "reason"),
     [
-        ("debug", arrived(Kind.RECEIPT, "x", Receipt(1, (), SeqSet(), 8), A), "x is not this device's leader"),
-        ("debug", receipt(term=2), "a receipt of term 2, this device is in 1"),
-        ("debug", blocks(whole_model(term=3)), "blocks of term 3, this device is in 1"),
-        ("warning", arrived(Kind.UPDATE, LEADER, chunk_of(1, {0: 1.0}), A), "a UPDATE message is not for a device"),
+        (
+            LateMessageDropped,
+            arrived(Kind.RECEIPT, "x", Receipt(1, (), SeqSet(), 8), A),
+            "x is not this device's leader",
+        ),
+        (LateMessageDropped, receipt(term=2), "a receipt of term 2, this device is in 1"),
+        (LateMessageDropped, blocks(whole_model(term=3)), "blocks of term 3, this device is in 1"),
+        (
+            MessageDropped,
+            arrived(Kind.UPDATE, LEADER, chunk_of(1, {0: 1.0}), A),
+            "a UPDATE message is not for a device",
+        ),
     ],
 )
 def test_a_message_that_does_not_belong_here_is_dropped_and_told_with_its_sender(
-    level: str, event: Event, reason: str
+    kind: type[MessageDropped], event: Event, reason: str
 ) -> None:
     machine = device_machine()
     begin(machine)
-    report = dropped(machine.handle(event, 1.0), level)
-    assert report["reason"] == reason
-    assert report["sender"] in {LEADER, "x"}
+    report = dropped(machine.handle(event, 1.0), kind)
+    assert report.reason == reason
+    assert report.sender in {LEADER, "x"}
 
 
 def test_nothing_is_taken_from_anyone_before_the_first_assignment() -> None:
     machine = device_machine()
     machine.handle(Started(), 0.0)
-    assert dropped(machine.handle(blocks(whole_model()), 1.0), "debug")["sender"] == LEADER
+    assert dropped(machine.handle(blocks(whole_model()), 1.0), LateMessageDropped).sender == LEADER
 
 
 def test_no_credit_stops_new_releases() -> None:

@@ -13,9 +13,10 @@ from ofl_iot.jobs.joint_key import context_of
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import AnswerDecryption, Command, Persist, Publish, Tell
+from ofl_iot.roles.commands import AnswerDecryption, Command, Persist, Publish
 from ofl_iot.roles.events import Arrived, JobFailed, LinkDown, LinkUp, Started, TimerFired
 from ofl_iot.roles.keys.holder import SHARES, KeyHolder
+from ofl_iot.roles.reports import KeyWorkFailed, LateMessageDropped, MessageDropped, ShareWithheld
 from tests.roles.circle import FEDERATION, Circle, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status, told
 
@@ -115,9 +116,7 @@ def test_one_ciphertext_is_never_answered_for_two_requests(circle: Circle) -> No
         ask(circle, altered(circle, request, active=(A, B)), label=f"model.{restarted}")
         circle.deliver()
         assert shares_sent(circle) == []
-    assert [t.fields["reason"] for _, t in circle.told if t.what == "share withheld"] == [
-        "this ciphertext was answered"
-    ] * 2
+    assert [t.reason for _, t in circle.told if isinstance(t, ShareWithheld)] == ["this ciphertext was answered"] * 2
 
 
 def test_only_the_shares_of_the_last_round_are_kept_and_no_older_one_is_answered_again(circle: Circle) -> None:
@@ -128,9 +127,8 @@ def test_only_the_shares_of_the_last_round_are_kept_and_no_older_one_is_answered
         if restarted:
             circle.restart(A)
         (report,) = ask(circle, first, 1)
-        assert isinstance(report, Tell)
-        assert report.level == "debug"
-        assert "round 1, which is over" in str(report.fields["reason"])
+        assert isinstance(report, LateMessageDropped)
+        assert "round 1, which is over" in report.reason
 
 
 def test_a_leader_that_lost_its_memory_answers_when_it_is_asked_again() -> None:
@@ -165,9 +163,9 @@ def test_too_many_requests_of_one_round_are_refused_also_across_a_restart(circle
     for number, request in enumerate(asked[:6]):
         assert "Compute" in kinds(ask(circle, request, label=f"model.{number}"))
     *_, report = ask(circle, asked[6], label="model.6")
-    assert isinstance(report, Tell)
-    assert "more than 8 requests to decrypt in round 1" in str(report.fields["reason"])
-    assert report.fields["sender"] == COORDINATOR
+    assert isinstance(report, MessageDropped)
+    assert "more than 8 requests to decrypt in round 1" in report.reason
+    assert report.sender == COORDINATOR
 
 
 @pytest.mark.parametrize(
@@ -188,7 +186,7 @@ def test_a_request_that_must_not_be_answered_is_not(circle: Circle, change: dict
     ask(circle, altered(circle, request, **change))
     circle.deliver()
     assert shares_sent(circle) == []
-    assert any(t.what == "key work failed" and reason in str(t.fields["reason"]) for _, t in circle.told)
+    assert any(isinstance(t, KeyWorkFailed) and reason in t.reason for _, t in circle.told)
 
 
 def test_a_request_of_another_round_under_this_rounds_number_is_not_answered(circle: Circle) -> None:
@@ -197,19 +195,18 @@ def test_a_request_of_another_round_under_this_rounds_number_is_not_answered(cir
     ask(circle, request, round_no=2)
     circle.deliver()
     assert shares_sent(circle) == []
-    (failed,) = [t for _, t in circle.told if t.what == "key work failed"]
-    assert "round 1" in str(failed.fields["reason"])
+    (failed,) = [t for _, t in circle.told if isinstance(t, KeyWorkFailed)]
+    assert "round 1" in failed.reason
 
 
 def test_a_request_of_another_term_or_before_any_key_is_late(circle: Circle) -> None:
     (report,) = ask(circle, b"x" * 40, term=3)
-    assert isinstance(report, Tell)
-    assert "the key of term 3" in str(report.fields["reason"])
+    assert isinstance(report, MessageDropped)
+    assert "the key of term 3" in report.reason
     machine = KeyHolder(A, 2.0)
     machine.handle(Started(), 0.0)
     (report,) = machine.handle(arrival(b"x", "model.1"), 0.0)
-    assert isinstance(report, Tell)
-    assert report.level == "debug"
+    assert isinstance(report, LateMessageDropped)
 
 
 def test_a_request_under_another_key_of_the_same_term_is_not_answered(circle: Circle) -> None:
@@ -224,9 +221,9 @@ def test_a_request_under_another_key_of_the_same_term_is_not_answered(circle: Ci
 def test_nobody_but_the_coordinator_asks(circle: Circle) -> None:
     (part,) = split_body(b"x", 2, 1, "model.1")
     report = dropped(circle.give(A, Arrived(Topic(Kind.DECRYPT, B, A), part)))
-    assert report["reason"] == "leader-1 is not the coordinator, whom this device decrypts for (server_dec)"
+    assert report.reason == "leader-1 is not the coordinator, whom this device decrypts for (server_dec)"
     report = dropped(circle.give(A, Arrived(Topic(Kind.STATUS, B, A), status())))
-    assert report["reason"] == "a STATUS message is not for a keeper"
+    assert report.reason == "a STATUS message is not for a keeper"
 
 
 # --- the post
@@ -264,5 +261,5 @@ def test_an_answer_for_a_round_that_has_passed_is_dropped(circle: Circle) -> Non
 
 
 def test_a_failed_job_is_told(circle: Circle) -> None:
-    assert told(circle.give(A, JobFailed("AnswerDecryption", "boom"))) == ["key work failed"]
+    assert told(circle.give(A, JobFailed("AnswerDecryption", "boom"))) == [KeyWorkFailed]
     assert not [c for c in circle.give(A, JobFailed("BeginKeys", "boom")) if isinstance(c, Publish | Persist)]

@@ -43,6 +43,14 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader.machine import OFFICE, STATE, LeaderMachine
+from ofl_iot.roles.reports import (
+    ChunkBounded,
+    ContributionFailed,
+    GlobalModelAdopted,
+    LateMessageDropped,
+    MessageDropped,
+    StoredClusterDropped,
+)
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     BLOCK,
@@ -122,7 +130,7 @@ def test_a_leader_stores_its_office_then_subscribes() -> None:
     machine = leader_machine()
     machine.handle(Started(), 0.0)
     commands = machine.handle(assigned(office()), 0.0)
-    assert kinds(commands)[:2] == ["Persist", "Tell"]
+    assert kinds(commands)[:2] == ["Persist", "LeadershipBegun"]
     assert commands[2:] == [
         Subscribe(Kind.UPDATE, receiver=A),
         Subscribe(Kind.PULL, receiver=A),
@@ -147,7 +155,7 @@ def test_a_leader_that_is_relieved_forgets_its_books_and_unsubscribes() -> None:
     assert store.load().keys() == {OFFICE}, "which assignment was the last is all that stays"
     assert len([c for c in commands if isinstance(c, Unsubscribe)]) == 5
     assert not machine.leading
-    assert dropped(machine.handle(update(1), 2.0), "debug")["reason"] == "this device leads no cluster"
+    assert dropped(machine.handle(update(1), 2.0), LateMessageDropped).reason == "this device leads no cluster"
 
 
 def test_a_new_term_begins_with_empty_books() -> None:
@@ -165,7 +173,7 @@ def test_a_new_term_begins_with_empty_books() -> None:
 def test_a_joiner_is_admitted_without_disturbing_the_term() -> None:
     machine = in_office()
     machine.handle(update(1), 1.0)
-    assert dropped(machine.handle(update(1, sender=C), 1.0), "debug")["sender"] == C
+    assert dropped(machine.handle(update(1, sender=C), 1.0), LateMessageDropped).sender == C
     machine.handle(assigned(office(members=(A, B, C), revision=1)), 2.0)
     (receipt,) = receipts(machine.handle(update(1, sender=C), 3.0))
     assert receipt.stored == (1,)
@@ -193,7 +201,7 @@ def test_a_chunk_too_long_to_be_contributed_is_weighed_down_and_that_is_told() -
     machine = in_office(max_energy=4)
     commands = machine.handle(update(1, {0: 20.0}), 1.0)
     assert receipts(commands)
-    assert "chunk weighed down" in told(commands)
+    assert ChunkBounded in told(commands)
     assert machine.cluster is not None
     assert machine.cluster.model[0] == pytest.approx(2.0, rel=2e-3)
 
@@ -201,7 +209,7 @@ def test_a_chunk_too_long_to_be_contributed_is_weighed_down_and_that_is_told() -
 def test_a_chunk_is_journalled_before_its_receipt() -> None:
     machine = in_office()
     commands = machine.handle(update(1), 1.0)
-    assert kinds(commands) == ["Persist", "Tell", "Publish RECEIPT"]
+    assert kinds(commands) == ["Persist", "ChunkMerged", "Publish RECEIPT"]
     assert receipts(commands) == [Receipt(1, (1,), SeqSet(), 8, highest=1)]
     journal = commands[0]
     assert isinstance(journal, Persist)
@@ -243,36 +251,40 @@ def test_a_chunk_of_an_older_term_is_merged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "event", "reason"),
+    ("kind", "event", "reason"),
     [
-        ("debug", update(1, sender="x"), "x is not in this cluster"),
-        ("warning", update(1, model=b"othermod"), "a chunk of another model (12 parameters)"),
-        ("warning", update(1, size=13), "a chunk of another model (13 parameters)"),
-        ("warning", update(1, term=2), "a chunk of term 2, this cluster is in 1"),
-        ("debug", pull(sender="x"), "x is not in this cluster"),
-        ("debug", pull(term=2), "a pull of term 2, this cluster is in 1"),
-        ("warning", pull(blocks=2), "a pull for 2 blocks, this model has 3"),
-        ("warning", arrived(Kind.RECEIPT, B, PartReceipt(1, 1, "", (0,)), A), "b is not the coordinator"),
-        ("warning", arrived(Kind.RECEIPT, B, Receipt(1, (), SeqSet(), 1), A), "a RECEIPT message is not for a leader"),
+        (LateMessageDropped, update(1, sender="x"), "x is not in this cluster"),
+        (MessageDropped, update(1, model=b"othermod"), "a chunk of another model (12 parameters)"),
+        (MessageDropped, update(1, size=13), "a chunk of another model (13 parameters)"),
+        (MessageDropped, update(1, term=2), "a chunk of term 2, this cluster is in 1"),
+        (LateMessageDropped, pull(sender="x"), "x is not in this cluster"),
+        (LateMessageDropped, pull(term=2), "a pull of term 2, this cluster is in 1"),
+        (MessageDropped, pull(blocks=2), "a pull for 2 blocks, this model has 3"),
+        (MessageDropped, arrived(Kind.RECEIPT, B, PartReceipt(1, 1, "", (0,)), A), "b is not the coordinator"),
         (
-            "warning",
+            MessageDropped,
+            arrived(Kind.RECEIPT, B, Receipt(1, (), SeqSet(), 1), A),
+            "a RECEIPT message is not for a leader",
+        ),
+        (
+            MessageDropped,
             arrived(Kind.MANIFEST, COORDINATOR, Manifest(9, MODEL, 13, bytes(16), ())),
             "a global model of another shape (13 parameters)",
         ),
         (
-            "warning",
+            MessageDropped,
             arrived(Kind.MANIFEST, COORDINATOR, Manifest(9, b"othermod", SIZE, bytes(16), ())),
             "a global model of another shape (12 parameters)",
         ),
     ],
 )
 def test_a_message_that_does_not_belong_here_is_dropped_and_told_with_its_sender(
-    level: str, event: Event, reason: str
+    kind: type[MessageDropped], event: Event, reason: str
 ) -> None:
     machine = in_office()
-    report = dropped(machine.handle(event, 1.0), level)
+    report = dropped(machine.handle(event, 1.0), kind)
     assert isinstance(event, Arrived)
-    assert report == {"sender": event.topic.sender, "kind": event.topic.kind.name, "reason": reason}
+    assert report == kind(event.topic.sender, event.topic.kind.name, reason)
     assert machine.cluster is not None
     assert machine.cluster.fresh_count == 0
 
@@ -442,7 +454,7 @@ def test_a_receipt_for_another_round_confirms_nothing() -> None:
 def test_a_protection_that_failed_is_told_and_the_next_round_tries_again() -> None:
     machine = in_office()
     machine.handle(opened(round_open(1)), 1.0)
-    assert told(machine.handle(JobFailed("ProtectContribution", "boom"), 2.0)) == ["contribution failed"]
+    assert told(machine.handle(JobFailed("ProtectContribution", "boom"), 2.0)) == [ContributionFailed]
     assert jobs(machine.handle(opened(round_open(2, base=0)), 3.0), ProtectContribution)
 
 
@@ -456,7 +468,7 @@ def test_a_manifest_without_its_parts_asks_for_them_again() -> None:
     assert timers(machine.handle(arrived(Kind.MANIFEST, COORDINATOR, manifest), 1.0)) == {"leader.fetch": 6.0}
     commands = machine.handle(TimerFired("leader.fetch"), 6.0)
     assert commands[:2] == [Subscribe(Kind.GLOBAL_PART), Subscribe(Kind.MANIFEST)]
-    assert "global model adopted" in told(machine.handle(arrived(Kind.GLOBAL_PART, COORDINATOR, parts[0]), 7.0))
+    assert GlobalModelAdopted in told(machine.handle(arrived(Kind.GLOBAL_PART, COORDINATOR, parts[0]), 7.0))
     assert machine.handle(TimerFired("leader.fetch"), 12.0) == []
 
 
@@ -476,7 +488,7 @@ def test_a_global_model_that_cannot_be_used_is_dropped(body: bytes) -> None:
     (part,) = split_body(body, 0, 3, "global")
     machine.handle(arrived(Kind.GLOBAL_PART, COORDINATOR, part), 1.0)
     manifest = Manifest(3, MODEL, SIZE, digest_of(body), ())
-    assert "message dropped" in told(machine.handle(arrived(Kind.MANIFEST, COORDINATOR, manifest), 1.0))
+    assert MessageDropped in told(machine.handle(arrived(Kind.MANIFEST, COORDINATOR, manifest), 1.0))
     assert machine.cluster is not None
     assert machine.cluster.round_no == 0
 
@@ -625,7 +637,7 @@ def test_the_stored_books_of_another_model_are_dropped() -> None:
     persist(store, give_model(machine, 0))
     profile = type(machine.profile)(A, b"othermod", BlockLayout(8, 4), encrypted=False)
     other = LeaderMachine(profile, machine._rules, machine._merging, NoKeys())
-    assert "stored cluster model dropped" in told(other.handle(Started(store.load()), 0.0))
+    assert StoredClusterDropped in told(other.handle(Started(store.load()), 0.0))
     assert not other.leading
     other.handle(assigned(office(2)), 0.5)
     body = np.zeros(8, "<f4").tobytes()

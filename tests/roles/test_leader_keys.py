@@ -6,9 +6,10 @@ import pytest
 
 from ofl_iot.protocol.messages import KeyMember, KeyOpen, RoundOpen, Seat
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, KeyMaterial, ProtectContribution, Tell
+from ofl_iot.roles.commands import Command, KeyMaterial, ProtectContribution
 from ofl_iot.roles.events import LinkUp, Started
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.reports import LateMessageDropped, MessageDropped
 from ofl_iot.roles.settings import LeaderRules
 from tests.roles.parties import (
     BLOCK,
@@ -60,9 +61,8 @@ def opened(machine: LeaderMachine, seats: tuple[Seat, ...] = SEATS, key_id: byte
 def test_a_round_in_the_clear_with_other_clusters_is_refused() -> None:
     commands = opened(leader(Ring(material())))
     assert not jobs(commands, ProtectContribution)
-    (report,) = [c for c in commands if isinstance(c, Tell)]
-    assert report.level == "warning"
-    assert report.fields["reason"] == "round 1 asks for cluster updates in the clear"
+    (report,) = [c for c in commands if type(c) is MessageDropped]
+    assert report.reason == "round 1 asks for cluster updates in the clear"
 
 
 def test_alone_there_is_nobody_to_hide_among() -> None:
@@ -81,9 +81,8 @@ def test_under_a_key_that_is_not_here_nothing_goes_out_until_it_is(held: KeyMate
     machine = leader(ring)
     commands = opened(machine, key_id=KEY_ID)
     assert not jobs(commands, ProtectContribution)
-    (report,) = [c for c in commands if isinstance(c, Tell)]
-    assert report.level == "debug"
-    assert "under a key that is not here yet" in str(report.fields["reason"])
+    (report,) = [c for c in commands if isinstance(c, LateMessageDropped)]
+    assert "under a key that is not here yet" in report.reason
     ring.material = material()  # the coordinator's next reminder finds it
     (job,) = jobs(opened(machine, key_id=KEY_ID), ProtectContribution)
     assert job.key == material()

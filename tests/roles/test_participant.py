@@ -12,10 +12,11 @@ from ofl_iot.protocol.codec import encode_body
 from ofl_iot.protocol.messages import KeyMember, KeyOpen, Message, Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey, Persist, Publish, Tell
+from ofl_iot.roles.commands import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey, Persist, Publish
 from ofl_iot.roles.events import Arrived, Event, JobFailed, KeysBegun, KeysFinished, SealingKeyMade, Started
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.keys.participant import DEAL, FAULT, OPEN, ROUND1, ROUND2, TABLE
+from ofl_iot.roles.reports import KeyGenerationDisputed, LateMessageDropped, MessageDropped
 from ofl_iot.roles.transfer import PATIENCE
 from tests.roles.circle import Circle, lossy, names
 from tests.roles.parties import assigned, assignment, dropped, jobs, kinds, published
@@ -108,13 +109,13 @@ def test_the_key_share_is_stored_before_the_coordinator_hears_of_it() -> None:
     machine.handle(opened(), 0.0)
     material = KeyMaterial(opening(), b"k" * 16, b"public", b"share")
     commands = machine.handle(KeysFinished(1, 1, material, b"two"), 1.0)
-    assert kinds(commands)[:3] == ["Persist", "Tell", "Publish KEYS"]
+    assert kinds(commands)[:3] == ["Persist", "KeyShareReady", "Publish KEYS"]
     assert machine.material == material
 
 
 def test_an_opening_before_the_sealing_key_is_not_confirmed_so_that_it_comes_again() -> None:
     machine = keeper(sealed=False)
-    assert kinds(machine.handle(opened(), 0.0)) == ["Tell"]
+    assert kinds(machine.handle(opened(), 0.0)) == ["LateMessageDropped"]
     machine.handle(SealingKeyMade(PRIVATE, PUBLIC), 0.1)
     commands = machine.handle(opened(), 1.0)
     assert kinds(commands) == ["Publish KEYS", "Compute"]
@@ -200,8 +201,8 @@ def test_what_does_not_belong_is_dropped_with_its_sender_named(event: Arrived, r
     machine = keeper()
     machine.handle(opened(), 0.0)
     report = dropped(machine.handle(event, 1.0))
-    assert report["reason"] == reason
-    assert report["sender"] == event.topic.sender
+    assert report.reason == reason
+    assert report.sender == event.topic.sender
 
 
 @pytest.mark.parametrize(
@@ -214,27 +215,26 @@ def test_what_does_not_belong_is_dropped_with_its_sender_named(event: Arrived, r
 def test_a_key_generation_without_this_device_and_its_sealing_key_is_refused(message: KeyOpen, reason: str) -> None:
     receipt, report = keeper().handle(opened(message), 0.0)
     assert isinstance(receipt, Publish)
-    assert isinstance(report, Tell)
-    assert reason in str(report.fields["reason"])
+    assert isinstance(report, MessageDropped)
+    assert reason in report.reason
 
 
 def test_an_opening_that_contradicts_its_parts_is_refused() -> None:
     (lying,) = split_body(encode_body(opening(attempt=9)), 1, 1, OPEN)
     *_, report = keeper().handle(from_(COORDINATOR, lying), 0.0)
-    assert isinstance(report, Tell)
-    assert "another term or attempt" in str(report.fields["reason"])
+    assert isinstance(report, MessageDropped)
+    assert "another term or attempt" in report.reason
 
 
 def test_an_older_attempt_is_confirmed_so_that_it_ends_and_is_not_taken() -> None:
     machine = keeper()
     machine.handle(opened(opening(attempt=2)), 0.0)
     (late,) = machine.handle(opened(opening(attempt=1)), 1.0)
-    assert isinstance(late, Tell)
-    assert late.level == "debug"
+    assert isinstance(late, LateMessageDropped)
     receipt, late = machine.handle(from_(B, part(DEAL, attempt=1)), 1.0)
     assert isinstance(receipt, Publish)
     assert receipt.message == PartReceipt(1, 1, DEAL, (0,))
-    assert isinstance(late, Tell)
+    assert isinstance(late, MessageDropped)
 
 
 def test_results_of_an_earlier_attempt_are_void() -> None:
@@ -268,7 +268,7 @@ def test_a_deal_that_cannot_be_opened_is_laid_at_its_senders_door() -> None:
     circle.tools[B][BeginKeys] = forge
     assert not circle.make_key(wait_s=5.0)
     assert circle.office.maker.missing() == {B}
-    assert any(tell.what == "key generation disputed" for _, tell in circle.told)
+    assert any(isinstance(tell, KeyGenerationDisputed) for _, tell in circle.told)
     complaints = [message.body for _, _, message in circle.sent if isinstance(message, Part) and message.stage == FAULT]
     assert set(complaints) == {B.encode()}
 

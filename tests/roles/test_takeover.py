@@ -24,6 +24,7 @@ from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRul
 from ofl_iot.roles.coordinator.takeover import TakeoverReader
 from ofl_iot.roles.events import Arrived, LinkUp, Started, TimerFired
 from ofl_iot.roles.keys.participant import OPEN
+from ofl_iot.roles.reports import NothingToTakeOver, TakeoverBegun, TakeoverDone
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import MODEL, SIZE, A, B, C, D, arrived, persist, published, status, timers, told
@@ -110,7 +111,7 @@ def test_an_heir_goes_on_from_the_model_the_books_and_the_rounds_of_the_one_befo
     for part in parts:
         heir.give(part)
     commands = heir.give(manifest)
-    assert told(commands) == ["taking over", "model and books taken over"]
+    assert told(commands) == [TakeoverBegun, TakeoverDone]
     assert "coordinator.gather" in timers(commands), "until then a later version may come"
     np.testing.assert_array_equal(heir.machine.model, values)
     assert (heir.machine.counter.closed, heir.machine.counter.completed) == (7, 6)
@@ -176,7 +177,7 @@ def test_the_last_model_of_the_one_before_may_come_late() -> None:
 def test_a_broker_that_holds_nothing_lets_the_heir_begin_anew_with_a_warning() -> None:
     heir = Heir()
     commands = heir.give(TimerFired("coordinator.inherit"))
-    assert told(commands) == ["no model to take over"]
+    assert told(commands) == [NothingToTakeOver]
     assert "coordinator.gather" in timers(commands)
     assert not heir.machine.model.any()
 

@@ -15,6 +15,7 @@ from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.resources import ResourceRules, Resources
 from ofl_iot.roles.device.throttle import Throttle, throttle
 from ofl_iot.roles.events import LinkUp, Measured, Started, TimerFired, Trained
+from ofl_iot.roles.reports import ExchangeLimited
 from ofl_iot.roles.settings import TrainingRules
 from tests.roles.parties import (
     A,
@@ -117,7 +118,7 @@ def test_a_hot_device_finishes_its_training_sends_its_work_and_goes_on_when_it_i
     hot = machine.handle(Measured(measured(95.0)), 1.0)
     reports = [command.message for command in hot if isinstance(command, Publish)]
     assert [report.binding for report in reports if isinstance(report, Telemetry)] == ["heat"]
-    assert told(hot) == ["resources limit the exchange"]
+    assert told(hot) == [ExchangeLimited]
     assert jobs(machine.handle(finished(job, 1.0), 2.0), PrepareRelease)
     assert published(machine.handle(prepared({0: 1.0}), 2.0), Kind.UPDATE)
     machine.handle(TimerFired("device.pull"), 7.0)

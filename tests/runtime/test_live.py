@@ -28,7 +28,6 @@ from ofl_iot.roles.commands import (
     Subscribe,
     TrainLocally,
     Unsubscribe,
-    tell,
 )
 from ofl_iot.roles.events import (
     Arrived,
@@ -43,6 +42,7 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
+from ofl_iot.roles.reports import LeaderReplaced
 from ofl_iot.roles.storage import DeleteTable, Put
 from ofl_iot.runtime import live
 from ofl_iot.runtime.store import SqliteStore
@@ -509,16 +509,16 @@ def test_what_a_machine_tells_goes_to_the_log_and_to_the_listener(
     heard: list[str] = []
 
     def rule(event: Event, now: float) -> Sequence[Command]:
-        return (tell("leader replaced", "warning", leader="d2"),) if isinstance(event, Started) else ()
+        return (LeaderReplaced(lost="d1", leader="d2", term=3),) if isinstance(event, Started) else ()
 
     async def story() -> None:
-        async with running(rule, listener=lambda name, told, _: heard.append(f"{name} {told.what}")) as bench:
+        async with running(rule, listener=lambda name, told, _: heard.append(f"{name} {told.phrase}")) as bench:
             await eventually(lambda: bench.link.handler)
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(story())
     assert heard == ["me leader replaced"]
-    assert "leader replaced party=me leader=d2" in caplog.text
+    assert "leader replaced party=me lost=d1 leader=d2 term=3" in caplog.text
 
 
 def test_stopping_handles_what_waits_then_says_goodbye_then_closes(eventually: Any) -> None:

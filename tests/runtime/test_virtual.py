@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from ofl_agents.app import open_app
 from ofl_agents.sim.simulation import Simulation
 from ofl_agents.sim.summary import Progress
-from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, SetTimer, Subscribe, Tell, TrainLocally, tell
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, SetTimer, Subscribe, TrainLocally
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Started, TimerFired, Trained
+from ofl_iot.roles.reports import DeviceAssigned, Report
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
@@ -355,13 +356,13 @@ def test_garbage_does_not_reach_a_machine() -> None:
 
 
 def test_what_machines_tell_is_counted_and_passed_on_with_the_virtual_time() -> None:
-    heard: list[tuple[str, str, float]] = []
-    world = VirtualWorld(FEDERATION, Faults(), 1, lambda name, told, now: heard.append((name, told.what, now)))
-    rule: Any = lambda event, now: (tell("hello"),) if isinstance(event, Started) else ()  # noqa: E731
+    heard: list[tuple[str, Report, float]] = []
+    world = VirtualWorld(FEDERATION, Faults(), 1, lambda name, told, now: heard.append((name, told, now)))
+    rule: Any = lambda event, now: (DeviceAssigned(1, ME),) if isinstance(event, Started) else ()  # noqa: E731
     world.add(Party(ME, lambda: Script(rule, []), Workshop(), NoPace()), at=7.0)
     assert not world.run(lambda: False, limit_s=100)
-    assert heard == [(ME, "hello", 7.0)]
-    assert world.told == {"hello": 1}
+    assert heard == [(ME, DeviceAssigned(1, ME), 7.0)]
+    assert world.told == {DeviceAssigned: 1}
 
 
 def test_a_limit_ends_the_run_before_what_lies_behind_it() -> None:
@@ -381,11 +382,11 @@ class History(Progress):
 
     def __init__(self, rounds: int) -> None:
         super().__init__(rounds)
-        self.lines: list[tuple[str, str, str, float]] = []
+        self.lines: list[tuple[str, Report, float]] = []
 
-    def listen(self, name: str, told: Tell, now: float) -> None:
+    def listen(self, name: str, told: Report, now: float) -> None:
         super().listen(name, told, now)
-        self.lines.append((name, told.what, repr(told.fields), now))
+        self.lines.append((name, told, now))
 
 
 def simulate(devices: int, rounds: int, seed: int, folder: Path, mode: str = "rigorous") -> tuple[History, Any]:
@@ -418,7 +419,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_the_same_seed_gives_the_same_faults(seed: int) -> None:
-    def run() -> tuple[float, dict[str, int], list[int], list[float]]:
+    def run() -> tuple[float, dict[type[Report], int], list[int], list[float]]:
         rough = Faults(duplicate=0.2, lose_under_way=0.7, forget_queue=0.5, mean_connected_s=10.0, mean_alive_s=15.0)
         fleet = TallyWorld(devices=4, seed=seed, faults=rough)
         fleet.world.run(lambda: False, limit_s=40.0)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from ofl_iot.errors import ConfigError
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Persist, tell
+from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Persist
 from ofl_iot.roles.events import Arrived, Evaluated, Event, LinkUp
+from ofl_iot.roles.reports import DeviceAssigned
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.watchdog import Health, Notifier, Service
 from tests.runtime.fakes import BreakableStore, pull, pull_topic, running
@@ -153,7 +154,7 @@ def test_an_idle_party_is_ready_once_its_link_was_tried_and_feeds_the_watchdog(
     manager: Manager, eventually: Any
 ) -> None:
     async def story() -> None:
-        async with running(lambda event, now: (tell("assigned"),) if isinstance(event, LinkUp) else ()) as bench:
+        async with running(lambda event, now: (DeviceAssigned(1, "d1"),) if isinstance(event, LinkUp) else ()) as bench:
             reporting = asyncio.create_task(service(manager).attend(bench.party))
             await eventually(lambda: bench.link.handler)
             assert "READY=1" not in await fed(manager, eventually)

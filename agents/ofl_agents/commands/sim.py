@@ -17,6 +17,7 @@ from ofl_agents.sim.simulation import Simulation, work_folder
 from ofl_agents.sim.summary import Progress, Summary, check, write_results
 from ofl_iot.apps.opening import Fleet
 from ofl_iot.errors import ConfigError
+from ofl_iot.runtime.logs import set_format
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import Loaded, load_settings
 
@@ -122,6 +123,7 @@ def pause_for(settings: Settings, *, churn: bool) -> float:
 def run(options: argparse.Namespace) -> int:
     """Run, show, write, judge."""
     loaded = settings_for(options)
+    set_format(loaded.settings.log.format)
     check_writable("--json", options.json)
     folder = _results_folder(options.out or Path("ofl-results") / time.strftime("%Y%m%d-%H%M%S"))
     app = open_app(loaded.settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +11,16 @@ import msgspec
 from ofl_agents.sim.fleet_report import Reclustering, TypeService, write_fleet
 from ofl_iot.errors import OflError
 from ofl_iot.ids import COORDINATOR
-from ofl_iot.roles.commands import Tell
+from ofl_iot.roles.reports import (
+    ChunkMerged,
+    Clustered,
+    DeviceTrained,
+    LeaderReplaced,
+    MessageDropped,
+    ModelEvaluated,
+    Report,
+    RoundClosed,
+)
 from ofl_iot.runtime.settings import Settings
 
 
@@ -48,34 +56,33 @@ class Progress:
     leader_changes: int = 0
     reclusterings: list[Reclustering] = field(default_factory=list)
 
-    def listen(self, name: str, told: Tell, _now: float) -> None:
-        """Take in what a party tells."""
-        fields = told.fields
-        if told.what == "merged":
+    def listen(self, name: str, report: Report, _now: float) -> None:
+        """Count what a party reports."""
+        if isinstance(report, ChunkMerged):
             self.chunks += 1
-        elif told.what == "trained":
+        elif isinstance(report, DeviceTrained):
             self.trainings += 1
-        elif told.what == "message dropped":
+        elif isinstance(report, MessageDropped):
             self.dropped += 1
-        elif name == COORDINATOR and told.what == "round closed":
-            self.completed = int(str(fields["completed"]))
-        elif told.what == "evaluated":
-            metrics = {name: float(str(value)) for name, value in fields.items() if name != "round_no"}
-            self.history.append(Measurement(int(str(fields["round_no"])), metrics))
-        elif told.what == "clustered":
-            self._clustered(fields)
-        elif told.what == "leader replaced":
+        elif isinstance(report, RoundClosed) and name == COORDINATOR:
+            self.completed = report.completed
+        elif isinstance(report, ModelEvaluated):
+            self.history.append(Measurement(report.round_no, report.metrics))
+        elif isinstance(report, Clustered):
+            self._clustered(report)
+        elif isinstance(report, LeaderReplaced):
             self.leader_changes += 1
-            self.leaders = [each for each in self.leaders if each != fields["lost"]] + [str(fields["leader"])]
+            self.leaders = [*(each for each in self.leaders if each != report.lost), report.leader]
 
-    def _clustered(self, fields: Mapping[str, object]) -> None:
-        leaders = [str(leader) for leader in fields["leaders"]]  # type: ignore[attr-defined]
+    def _clustered(self, report: Clustered) -> None:
+        leaders = list(report.leaders)
         self.clusters = len(leaders)
         if self.leaders:
             new = len(set(leaders).difference(self.leaders))
             self.leader_changes += new
-            term, churn = int(str(fields["term"])), float(str(fields["churn"]))
-            self.reclusterings.append(Reclustering(term=term, clusters=len(leaders), churn=churn, new_leaders=new))
+            self.reclusterings.append(
+                Reclustering(term=report.term, clusters=len(leaders), churn=report.churn, new_leaders=new)
+            )
         self.leaders = leaders
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from ofl_iot.fleet.assignment import FleetPlan, leaders
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTimer, tell
+from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTimer
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.coordinator.rounds import Rounds
+from ofl_iot.roles.reports import Clustered, ClusterOrphaned, DeviceJoined, LeaderReplaced
 from ofl_iot.roles.settings import FleetRules, RoundRules
 
 GRACE = "coordinator.grace."
@@ -77,13 +78,12 @@ class Clusters:
         self._proposal = None
         self._rounds.reclustered()
         yield Persist(tuple(self._roster.adopt(plan, now, self._fleet.away_s)))
-        yield tell(
-            "clustered",
+        yield Clustered(
             term=plan.term,
             clusters=len(plan.clusters),
-            leaders=list(leaders(plan)),
+            leaders=tuple(leaders(plan)),
             churn=plan.churn,
-            distrusted=list(plan.distrusted),
+            distrusted=tuple(plan.distrusted),
         )
         yield from self.announce(self._roster.devices)
         yield from self.watch_absent_leaders(now)
@@ -99,7 +99,7 @@ class Clusters:
         yield Persist(tuple(self._roster.join(device)))
         cluster = self._roster.cluster_of(device)
         if cluster is not None:
-            yield tell("joined", device=device, leader=cluster.leader)
+            yield DeviceJoined(device=device, leader=cluster.leader)
             yield from self.announce(dict.fromkeys((DeviceId(cluster.leader), device)))
 
     # --- lost leaders
@@ -135,11 +135,11 @@ class Clusters:
             return
         heir, ops = self._roster.replace_leader(leader)
         if heir is None:
-            yield tell("cluster without a live device", "warning", leader=leader)
+            yield ClusterOrphaned(leader=leader)
             return
         self._proposal = None  # its key generation is void too, and so is its term
         yield Persist(tuple(ops))
-        yield tell("leader replaced", "warning", lost=leader, leader=heir, term=self._roster.terms[heir])
+        yield LeaderReplaced(lost=leader, leader=heir, term=self._roster.terms[heir])
         yield from self._rounds.seat_lost(leader, now)
         cluster = self._roster.cluster_of(heir)
         if cluster is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ofl_iot.ids import DeviceId
-from ofl_iot.roles.commands import Command, tell
+from ofl_iot.roles.commands import Command
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.events import KeysMade
 from ofl_iot.roles.keys.ceremony import KeyCeremony
+from ofl_iot.roles.reports import KeyGenerationFailed
 from ofl_iot.roles.settings import ProtectionRules
 
 
@@ -56,5 +57,5 @@ class JointKey:
 
     def give_up(self) -> Iterator[Command]:
         """The key was not made in time, or cannot be made."""
-        yield tell("key generation failed", "warning", missing=sorted(self.maker.missing()))
+        yield KeyGenerationFailed(missing=tuple(sorted(self.maker.missing())))
         yield from self.maker.stop()

@@ -24,9 +24,7 @@ from ofl_iot.roles.commands import (
     Persist,
     SetTimer,
     Subscribe,
-    Tell,
     Unsubscribe,
-    tell,
 )
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.clusters import GRACE, Clusters
@@ -50,6 +48,15 @@ from ofl_iot.roles.events import (
     Stopping,
     TimerFired,
     Vector,
+)
+from ofl_iot.roles.reports import (
+    AllBudgetsSpent,
+    JobFailure,
+    ModelEvaluated,
+    NothingToTakeOver,
+    RivalCoordinator,
+    TakeoverBegun,
+    TakeoverDone,
 )
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Stored
@@ -155,7 +162,7 @@ class CoordinatorMachine:
         elif isinstance(event, DecryptionRequested):
             yield from self._rounds.decryption_requested(event, now)
         elif isinstance(event, JobFailed):
-            yield tell("job failed", "error", job=event.job, round_no=event.round_no, reason=event.reason)
+            yield JobFailure(job=event.job, round_no=event.round_no, reason=event.reason)
             if event.job != EvaluateModel.__name__:
                 yield from self._rounds.job_failed(event)
         else:
@@ -204,10 +211,10 @@ class CoordinatorMachine:
         begun = self.roster.plan is not None and self._inheritance is None
         verdict = self._claim.judge(manifest, self._model.manifest, begun=begun)
         if verdict is Verdict.BELOW:
-            yield tell("another coordinator", "warning", term=manifest.term, round_no=manifest.round_no)
+            yield RivalCoordinator(term=manifest.term, round_no=manifest.round_no)
             yield from self._republish(now)
         elif verdict is Verdict.TAKE_OVER:
-            yield tell("taking over", "warning", term=manifest.term, round_no=manifest.round_no)
+            yield TakeoverBegun(term=manifest.term, round_no=manifest.round_no)
             self.roster.observe_term(manifest.term + 1)
             if self._inheritance:
                 if self._inheritance.take_manifest(manifest):
@@ -228,14 +235,14 @@ class CoordinatorMachine:
         ops = [*self._model.inherit(legacy), *self.roster.inherit(legacy.books.settled)]
         ops.extend(self._rounds.inherit(legacy.manifest.round_no, legacy.books.completed))
         yield Persist(tuple(ops))
-        yield tell("model and books taken over", round_no=legacy.manifest.round_no, devices=len(legacy.books.settled))
+        yield TakeoverDone(round_no=legacy.manifest.round_no, devices=len(legacy.books.settled))
         yield CancelTimer(_INHERIT)
         yield SetTimer(_GATHER, now + self._fleet.gather_s)
 
     def _nothing_inherited(self, now: float) -> Iterator[Command]:
         if self._inheritance:
             self._inheritance.check_empty()
-            yield tell("no model to take over", "warning", reason="the broker holds nothing: going on from our own")
+            yield NothingToTakeOver(reason="the broker holds nothing: going on from our own")
             yield from self._end_of_reading()
             if self.roster.plan:
                 self.roster.heed_claimed_terms()
@@ -305,7 +312,7 @@ class CoordinatorMachine:
         """The present model is the last one."""
         self._model.conclude()
         yield Persist(self._model.stored())
-        yield tell("all privacy budgets are spent", "warning", completed=self.counter.completed)
+        yield AllBudgetsSpent(completed=self.counter.completed)
         yield from self._model.publish()
 
     def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
@@ -350,7 +357,7 @@ class CoordinatorMachine:
             yield from self._clusters.announce((device,))
 
 
-def _evaluation(event: Evaluated) -> Tell:
-    """Tell what was measured under its own names, which are the app's."""
+def _evaluation(event: Evaluated) -> ModelEvaluated:
+    """Return what was measured, by the app's own names."""
     measured = {"accuracy": event.accuracy, "loss": event.loss} if event.metrics is None else event.metrics
-    return Tell("evaluated", {**measured, "round_no": event.round_no})
+    return ModelEvaluated(event.round_no, dict(measured))

@@ -26,7 +26,6 @@ from ofl_iot.roles.commands import (
     Persist,
     Publish,
     SetTimer,
-    tell,
 )
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.joint_key import JointKey
@@ -38,6 +37,7 @@ from ofl_iot.roles.decryption.remote import RemoteDecryption, confirm
 from ofl_iot.roles.decryption.requester import Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, RoundAggregated
 from ofl_iot.roles.keys import ceremony as key_maker
+from ofl_iot.roles.reports import ContributionRefused, LeaderSuspected, RoundAbandoned, RoundClosed, RoundOpened
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.roles.storage import Stored, StoreOp
 
@@ -233,7 +233,7 @@ class Rounds:
             key_id=key.key_id if key else b"",
         )
         self._round = OpenRound(opened, now + self._rules.deadline_s)
-        yield tell("round open", round_no=opened.round_no, leaders=len(opened.seats), encrypted=key is not None)
+        yield RoundOpened(round_no=opened.round_no, leaders=len(opened.seats), encrypted=key is not None)
         yield SetTimer(_DEADLINE, self._round.deadline)
         yield from self._remind(now)
 
@@ -322,7 +322,7 @@ class Rounds:
     def abandon(self, reason: str) -> Iterator[Command]:
         """Give the round up; its contributions are part of the next one."""
         if self._round:
-            yield tell("round abandoned", "warning", round_no=self._round.opened.round_no, reason=reason)
+            yield RoundAbandoned(round_no=self._round.opened.round_no, reason=reason)
             yield from self._end()
 
     def _rest(self, reason: str) -> Iterator[Command]:
@@ -345,9 +345,9 @@ class Rounds:
         if current is None or event.round_no != current.opened.round_no:
             return
         for leader, reason in event.refused.items():
-            yield tell("contribution refused", "warning", leader=leader, reason=reason)
+            yield ContributionRefused(leader=leader, reason=reason)
         for leader, reason in event.reasons.items():
-            yield tell("leader suspected", leader=leader, reason=reason, evidence=event.evidence.get(leader, 0.0))
+            yield LeaderSuspected(leader=leader, reason=reason, evidence=event.evidence.get(leader, 0.0))
         values = self._model.values + event.update
         if not event.weights or not np.isfinite(values).all():
             yield from self.abandon("no usable contribution")
@@ -361,8 +361,7 @@ class Rounds:
             values, event.round_no, inclusions, lambda leader: self._roster.leads(DeviceId(leader)), final=final
         )
         yield Persist((*ops, *self._model.stored(), *self.books.stored()))
-        yield tell(
-            "round closed",
+        yield RoundClosed(
             round_no=event.round_no,
             completed=completed,
             weights=event.weights,

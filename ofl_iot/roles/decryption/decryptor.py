@@ -30,7 +30,6 @@ from ofl_iot.roles.commands import (
     ServerDecrypt,
     SetTimer,
     Subscribe,
-    tell,
 )
 from ofl_iot.roles.decryption.remote import label_of_ask
 from ofl_iot.roles.decryption.requester import TOO_FEW
@@ -46,6 +45,7 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
+from ofl_iot.roles.reports import DecryptionAsked, DecryptionFailed, ShareRefused, WrongShare
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
@@ -249,7 +249,7 @@ class DecryptorMachine:
         yield Persist((DeleteTable(TABLE), Put(TABLE, _ASK, encode_body(ask))))
         yield from DESK.stop()
         self._take_up(ask)
-        yield tell("asked to decrypt", round_no=ask.round_no, stage=ask.stage, leaders=len(ask.active))
+        yield DecryptionAsked(round_no=ask.round_no, stage=ask.stage, leaders=len(ask.active))
         yield from self._alive(now)
         yield from self._make_fresh(ask)
 
@@ -271,10 +271,10 @@ class DecryptorMachine:
             failing = tuple(sorted(self._set.failing))
             yield from self._conclude(ServerDecAnswer(event.values, self._set.active, failing), now)
         elif event.culprits:
-            yield tell("share refused", "warning", reason=event.reason)
+            yield ShareRefused(reason=event.reason)
             yield from self._exclude(event.culprits, now)
         elif event.suspects and self._ask and self._set.doubt():
-            yield tell("wrong share", "warning", among=list(event.suspects), left_out=self._set.left_out)
+            yield WrongShare(among=event.suspects, left_out=self._set.left_out)
             self._fresh = self._asked = None
             yield from self._make_fresh(self._ask)
         else:
@@ -313,7 +313,7 @@ class DecryptorMachine:
 
     def _give_up(self, reason: str, now: float) -> Iterator[Command]:
         failing = tuple(sorted(self._set.failing))
-        yield tell("not decrypted", "warning", reason=reason, failing=list(failing))
+        yield DecryptionFailed(reason=reason, failing=tuple(failing))
         yield from self._conclude(ServerDecAnswer(b"", (), failing, reason[:_MAX_REASON]), now)
 
     # --- answering

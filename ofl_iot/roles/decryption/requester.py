@@ -24,10 +24,10 @@ from ofl_iot.roles.commands import (
     FinishRound,
     ScoreRound,
     WeighRound,
-    tell,
 )
 from ofl_iot.roles.decryption.share_collector import MOST_TRIES, ActiveSet, Requester, ShareCollector, ShareRequest
 from ofl_iot.roles.events import DecryptionRequested, JobFailed
+from ofl_iot.roles.reports import WrongShare
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.transfer import receipt_of
 
@@ -207,7 +207,7 @@ class Decryption:
         if event.culprits:
             yield from self.exclude(event.culprits)
         elif self._set.doubt():
-            yield tell("wrong share", "warning", among=list(event.suspects), left_out=self._set.left_out)
+            yield WrongShare(among=event.suspects, left_out=self._set.left_out)
             yield from self._ask_again()
         else:
             self._hopeless = True

@@ -34,7 +34,6 @@ from ofl_iot.roles.commands import (
     Subscribe,
     TrainLocally,
     Withdraw,
-    tell,
 )
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
@@ -56,6 +55,17 @@ from ofl_iot.roles.events import (
     Stopping,
     TimerFired,
     Trained,
+)
+from ofl_iot.roles.reports import (
+    BudgetSpent,
+    DeviceAssigned,
+    DeviceTrained,
+    ExchangeLimited,
+    JobFailure,
+    OutboxFull,
+    PullUnanswered,
+    StoredModelDropped,
+    TrainingDiverged,
 )
 from ofl_iot.roles.settings import DownloadRules, LeaderRules, TrainingRules, UploadRules
 from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
@@ -173,7 +183,7 @@ class DeviceMachine:
             yield from self._prepared(event, now)
         elif isinstance(event, JobFailed):
             self._busy = False
-            yield tell("job failed", "error", job=event.job, reason=event.reason)
+            yield JobFailure(job=event.job, reason=event.reason)
             yield from self._rest(_RETRY_S, now)
 
     # --- beginning and presence
@@ -186,7 +196,7 @@ class DeviceMachine:
                 next_seq = self.model.restore(state["model"])
             except (RefusedError, msgspec.DecodeError) as error:
                 # Another model is learnt now: chunks of the old one fit nowhere any more.
-                yield tell("stored model dropped", "warning", reason=str(error))
+                yield StoredModelDropped(reason=str(error))
                 yield Persist((DeleteTable(STATE), DeleteTable(OUTBOX)))
                 stored = {}
         if "assignment" in stored.get(STATE, {}):
@@ -228,7 +238,7 @@ class DeviceMachine:
             yield from self._send_due(now)
         elif name == _PULL:
             self._pulling = False
-            yield tell("pull unanswered", "debug", leader=self.assignment.leader if self.assignment else "")
+            yield PullUnanswered(leader=self.assignment.leader if self.assignment else "")
             yield from self._train()
             if not self.model.complete:
                 yield from self._pull(now)
@@ -249,7 +259,7 @@ class DeviceMachine:
         report, plan = self._resources.measured(known, self._payable())
         if plan:
             up, down = round(plan.gamma_up, 4), round(plan.gamma_down, 4)
-            yield tell("resources limit the exchange", binding=plan.binding, gamma_up=up, gamma_down=down)
+            yield ExchangeLimited(binding=plan.binding, gamma_up=up, gamma_down=down)
         if self._linked and self._resources.worth_sending(report, now):
             yield Publish(Topic(Kind.TELEMETRY, self.profile.device), report, qos=0)
         yield from self._train()  # it may have cooled down
@@ -283,7 +293,7 @@ class DeviceMachine:
         if self.outbox.skip_to(assignment.settled.highest):
             ops.append(self._snapshot())
         yield Persist(tuple(ops))
-        yield tell("assigned", term=assignment.term, leader=assignment.leader)
+        yield DeviceAssigned(term=assignment.term, leader=assignment.leader)
         if held is None or held.term != assignment.term:
             self.model.new_leader()
             self.outbox.readdress()
@@ -329,18 +339,18 @@ class DeviceMachine:
     def _trained(self, event: Trained, now: float) -> Iterator[Command]:
         self._busy = False
         if not bounded(event.params):
-            yield tell("training diverged", "error", loss=event.loss)
+            yield TrainingDiverged(loss=event.loss)
             yield from self._rest(_RETRY_S, now)
             return
         self.model.trained(event.start, event.params)
         self._upload.trained(event.steps)
         self._step_s = max(1e-9, event.seconds / max(1, event.steps))
         yield Persist((self._snapshot(),))
-        yield tell("trained", "debug", loss=event.loss, steps=event.steps, seconds=event.seconds)
+        yield DeviceTrained(loss=event.loss, steps=event.steps, seconds=event.seconds)
         if rest_s := self._training.pause_s + self._resources.throttle.rest_s(event.seconds):
             yield from self._rest(rest_s, now)
         if self.outbox.full:
-            yield tell("outbox full", "warning", max_bytes=self._upload_rules.max_outbox_bytes)
+            yield OutboxFull(max_bytes=self._upload_rules.max_outbox_bytes)
         yield from self._offer()
         yield from self._train()
 
@@ -408,7 +418,7 @@ class DeviceMachine:
             steps = self._resources.steps
             paid = self.guard.pay_training(steps)
         except PrivacyError as error:
-            yield tell("privacy budget exhausted", "warning", reason=str(error))
+            yield BudgetSpent(reason=str(error))
             return
         self._busy = True
         if paid:

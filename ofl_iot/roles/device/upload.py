@@ -15,10 +15,11 @@ from ofl_iot.errors import PrivacyError
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import ChunkHead, Piece
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import CancelTimer, Command, Persist, PrepareRelease, Publish, SetTimer, tell
+from ofl_iot.roles.commands import CancelTimer, Command, Persist, PrepareRelease, Publish, SetTimer
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.outbox import Outbox
 from ofl_iot.roles.device.privacy_guard import PrivacyGuard
+from ofl_iot.roles.reports import BudgetSpent
 from ofl_iot.roles.settings import UploadRules
 from ofl_iot.roles.storage import Key
 
@@ -89,7 +90,7 @@ class Upload:
                 paid = self._guard.pay_release(self.outbox.next_count)
             except PrivacyError as error:
                 self.outbox.queue(())
-                yield tell("privacy budget exhausted", "warning", reason=str(error))
+                yield BudgetSpent(reason=str(error))
                 break
             chunk, payload, op = self.outbox.release(now)
             self.trainings_since_release = 0

@@ -24,10 +24,10 @@ from ofl_iot.roles.commands import (
     Persist,
     Publish,
     SetTimer,
-    tell,
 )
 from ofl_iot.roles.events import KeysMade
 from ofl_iot.roles.keys.participant import FAULT, MAX_BODY_BYTES, OPEN, ROUND1, ROUND2
+from ofl_iot.roles.reports import JointKeyReady, KeyGenerationBegun, KeyGenerationDisputed
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.storage import Delete, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
@@ -99,13 +99,12 @@ class KeyCeremony:
             self._exchange.send(member.leader, OPEN, encode_body(self._opened))
         # The old key goes too: leaders replace their share of it before the new one is complete.
         yield Persist((Put(TABLE, "attempt", self._attempt.to_bytes(8, "little")), Delete(TABLE, "key")))
-        yield tell(
-            "key generation begins",
+        yield KeyGenerationBegun(
             term=term,
             attempt=self._attempt,
             leaders=len(members),
             threshold=threshold,
-            colluding_leaders_that_learn_nothing=max(0, min(threshold - 1, len(members) - 2)),  # all but one: the sum
+            collusion_bound=max(0, min(threshold - 1, len(members) - 2)),  # all but one: the sum
         )
         yield SetTimer(DEADLINE, now + self._rules.key_deadline_s)
         yield from self.send_due(now)
@@ -141,7 +140,7 @@ class KeyCeremony:
     def _take(self, sender: DeviceId, stage: str, body: bytes, now: float) -> Iterator[Command]:
         if stage == FAULT:
             self._accused.add(body.decode(errors="replace"))
-            yield tell("key generation disputed", "warning", leader=sender, accuses=body.decode(errors="replace"))
+            yield KeyGenerationDisputed(leader=sender, accuses=body.decode(errors="replace"))
             yield SetTimer(DEADLINE, now)
         else:
             (self._round2_shares if stage == ROUND2 else self._round1_shares)[sender] = body
@@ -156,7 +155,7 @@ class KeyCeremony:
             return
         self.key = event.key
         yield Persist((Put(TABLE, "key", msgspec.msgpack.encode(event.key)),))
-        yield tell("joint key ready", term=self._opened.term, leaders=len(self._opened.members))
+        yield JointKeyReady(term=self._opened.term, leaders=len(self._opened.members))
         yield from self.stop()
 
     def stop(self) -> Iterator[Command]:

@@ -26,7 +26,6 @@ from ofl_iot.roles.commands import (
     Publish,
     SetTimer,
     Subscribe,
-    tell,
 )
 from ofl_iot.roles.events import (
     Arrived,
@@ -43,6 +42,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.keys.participant import RESEND as KEY_RESEND
 from ofl_iot.roles.keys.participant import KeyParticipant
+from ofl_iot.roles.reports import KeyWorkFailed, ShareWithheld
 from ofl_iot.roles.storage import DeleteTable, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange
 
@@ -119,7 +119,7 @@ class KeyHolder:
         elif isinstance(event, TimerFired):
             yield from self._ring.send_due(now) if event.name == KEY_RESEND else self._send(now)
         elif isinstance(event, JobFailed):
-            yield tell("key work failed", "error", job=event.job, reason=event.reason)
+            yield KeyWorkFailed(job=event.job, reason=event.reason)
             yield from self._ring.failed(event, now)
 
     def _start(self, stored: Stored) -> Iterator[Command]:
@@ -190,7 +190,7 @@ class KeyHolder:
             return  # the round has passed
         if event.request not in self._shares:
             if any(share.ciphertext == event.ciphertext for share in self._shares.values()):
-                yield tell("share withheld", "error", round_no=event.round_no, reason="this ciphertext was answered")
+                yield ShareWithheld(round_no=event.round_no, reason="this ciphertext was answered")
                 return
             yield from self._store(event, self._exchange.term)
         yield from self._send_share(event.request, now)

@@ -28,9 +28,9 @@ from ofl_iot.roles.commands import (
     Persist,
     Publish,
     SetTimer,
-    tell,
 )
 from ofl_iot.roles.events import JobFailed, KeysBegun, KeysFinished, SealingKeyMade
+from ofl_iot.roles.reports import KeyShareReady
 from ofl_iot.roles.storage import Delete, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
@@ -130,7 +130,7 @@ class KeyParticipant:
         self.material = event.material
         self._begun, self._round1_shares, self._deals = None, {}, {}
         yield Persist((Put(TABLE, "material", msgspec.msgpack.encode(event.material)),))
-        yield tell("key share ready", term=event.term, leaders=len(opened.members), threshold=opened.threshold)
+        yield KeyShareReady(term=event.term, leaders=len(opened.members), threshold=opened.threshold)
         self._exchange.send(COORDINATOR, ROUND2, event.two)
         yield from self._send(now)
 

@@ -39,7 +39,6 @@ from ofl_iot.roles.commands import (
     Publish,
     Subscribe,
     Unsubscribe,
-    tell,
 )
 from ofl_iot.roles.events import (
     Arrived,
@@ -60,6 +59,16 @@ from ofl_iot.roles.leader.merging import Merging
 from ofl_iot.roles.leader.model_reader import FETCH, ModelReader
 from ofl_iot.roles.leader.observation import Observer
 from ofl_iot.roles.leader.waiting_list import WaitingList
+from ofl_iot.roles.reports import (
+    ChunkBounded,
+    ChunkMerged,
+    ChunkRefused,
+    ContributionFailed,
+    GlobalModelAdopted,
+    LeadershipBegun,
+    LeadershipEnded,
+    StoredClusterDropped,
+)
 from ofl_iot.roles.settings import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
@@ -138,7 +147,7 @@ class LeaderMachine:
         elif isinstance(event, TimerFired) and event.name == FETCH:
             yield from self._intake.timer(now)
         elif isinstance(event, JobFailed):
-            yield tell("contribution failed", "error", round_no=event.round_no, reason=event.reason)
+            yield ContributionFailed(round_no=event.round_no, reason=event.reason)
 
     # --- taking and leaving office
 
@@ -148,7 +157,7 @@ class LeaderMachine:
         if "assignment" not in state:
             return
         if state["model"] != self.profile.identity:
-            yield tell("stored cluster model dropped", "warning", reason="another model is learnt now")
+            yield StoredClusterDropped(reason="another model is learnt now")
             yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL)))
             return
         self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
@@ -203,7 +212,7 @@ class LeaderMachine:
                 *self._snapshot(),
             )
         )
-        yield tell("leading", term=assignment.term, members=len(assignment.members))
+        yield LeadershipBegun(term=assignment.term, members=len(assignment.members))
         yield from self._subscribe()
 
     def _stored_seen(self) -> Put:
@@ -220,7 +229,7 @@ class LeaderMachine:
         self._intake.forget()
         self._waiting_list.forget()
         yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL), self._stored_seen()))
-        yield tell("no longer leading", term=assignment.term, leader=assignment.leader)
+        yield LeadershipEnded(term=assignment.term, leader=assignment.leader)
         me = self.profile.device
         yield Unsubscribe(Kind.UPDATE, receiver=me)
         yield Unsubscribe(Kind.PULL, receiver=me)
@@ -274,14 +283,17 @@ class LeaderMachine:
             wanted = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
             step = cluster.bounded(chunk, wanted)
             if step != wanted:
-                yield tell("chunk weighed down", "warning", device=sender, seq=chunk.seq, to=step / wanted)
+                yield ChunkBounded(device=sender, seq=chunk.seq, to=step / wanted)
             cluster.merge(sender, chunk, step, self._merging.effort(chunk))
             if chunk.term == cluster.term:
                 self._observer.chunk_arrived(sender, chunk, now)
             yield Persist((self._journal.enter(sender, chunk, step),))
             if self._journal.length >= self._rules.snapshot_chunks:
                 yield Persist(tuple(self._snapshot()))
-            yield tell("merged", "debug", device=sender, seq=chunk.seq, step=step, count=chunk.count)
+            if step > 0:
+                yield ChunkMerged(sender, chunk.seq, step, chunk.count)
+            else:
+                yield ChunkRefused(sender, chunk.seq, chunk.count)
         yield self._receipt(sender, (chunk.seq,))
 
     def _take_those_turned_away(self, now: float) -> Iterator[Command]:
@@ -389,7 +401,7 @@ class LeaderMachine:
         yield Persist((*self._snapshot(), Delete(STATE, "body")))
         yield from self._intake.stop()
         yield CancelTimer(RESEND)
-        yield tell("global model adopted", "debug", round_no=round_no, included=included)
+        yield GlobalModelAdopted(round_no=round_no, included=included)
         for device in served:
             if device in self._members:
                 yield self._receipt(DeviceId(device), ())

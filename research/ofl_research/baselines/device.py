@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, TrainLocally, tell
+from ofl_iot.roles.commands import Command, Compute, EvaluateModel, TrainLocally
 from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
+from ofl_iot.roles.reports import DeviceTrained, JobFailure
 from ofl_research.baselines.letters import (
     BaselineEvent,
     BaselineMessageArrived,
@@ -92,7 +93,7 @@ class DeviceMachine:
         elif isinstance(event, Trained) and self._work:
             yield from self._answer(event)
         elif isinstance(event, JobFailed):
-            yield tell("job failed", "error", job=event.job, reason=event.reason)
+            yield JobFailure(job=event.job, reason=event.reason)
 
     def _choose(self) -> Iterator[Command]:
         assert self._work is not None  # noqa: S101  # callers have one
@@ -111,6 +112,6 @@ class DeviceMachine:
     def _answer(self, event: Trained) -> Iterator[Command]:
         assert self._work is not None  # noqa: S101  # callers have one
         work, self._work, self.local = self._work, None, event.params
-        yield tell("trained", "debug", loss=event.loss, steps=event.steps, seconds=event.seconds)
+        yield DeviceTrained(loss=event.loss, steps=event.steps, seconds=event.seconds)
         body = self._packing.pack(event.start, event.params)
         yield post(self.worker.device, work.boss, Reply(work.offer.round_no, body, work.choice))

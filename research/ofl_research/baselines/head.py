@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Publish, tell
+from ofl_iot.roles.commands import Command, Publish
 from ofl_research.baselines.device import DeviceMachine
 from ofl_research.baselines.letters import (
     BaselineEvent,
@@ -26,6 +26,7 @@ from ofl_research.baselines.letters import (
     unpack_dense,
 )
 from ofl_research.baselines.means import mixed, staleness_share, weighted_mean
+from ofl_research.baselines.reports import ModelsCombined, ModelsMerged
 from ofl_research.baselines.server import Judged, Schedule, Server
 
 
@@ -124,7 +125,7 @@ class HeadableDevice:
     def _spoken(self, head: Head, letters: Iterator[tuple[str, BaselineMessage]]) -> list[Command]:
         commands: list[Command] = [post(self._me, DeviceId(receiver), letter) for receiver, letter in letters]
         merged = head.merged
-        return [*commands, tell("merged", "debug", count=merged)] if merged else commands
+        return [*commands, ModelsMerged(count=merged)] if merged else commands
 
 
 Grouping = Callable[[Mapping[str, Hello]], Mapping[str, list[str]]]
@@ -175,7 +176,7 @@ class AsynchronousServer(Server):
             round_no = self._version // len(self.heads)
             self.finished = round_no == self._schedule.rounds
             work = len(self.heads) * len(self.model)
-            yield tell("combined", round_no=round_no, models=1, multiply_adds=work)
+            yield ModelsCombined(round_no=round_no, models=1, multiply_adds=work)
             yield from self._judging.ask(round_no, [Judged(self.model)], last=self.finished)
         if not self.finished:
             yield self._offer(head)

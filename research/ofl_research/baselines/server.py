@@ -10,8 +10,9 @@ from typing import Protocol
 
 from ofl_iot.errors import RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, tell
+from ofl_iot.roles.commands import Command, Compute, EvaluateModel
 from ofl_iot.roles.events import Evaluated, JobFailed, Started
+from ofl_iot.roles.reports import JobFailure, ModelEvaluated
 from ofl_research.baselines.letters import (
     BaselineEvent,
     BaselineMessageArrived,
@@ -24,6 +25,7 @@ from ofl_research.baselines.letters import (
     pack_dense,
     post,
 )
+from ofl_research.baselines.reports import ModelsCombined
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Judging:
         self._accuracy += share * event.accuracy
         self._loss += share * event.loss
         if not left:
-            yield tell("evaluated", round_no=round_no, accuracy=self._accuracy, loss=self._loss)
+            yield ModelEvaluated(round_no, {"accuracy": self._accuracy, "loss": self._loss})
             self._accuracy = self._loss = 0.0
 
     @property
@@ -128,7 +130,7 @@ class Server(ABC):
         elif isinstance(event, Evaluated):
             yield from self._judging.answer(event)
         elif isinstance(event, JobFailed):
-            yield tell("job failed", "error", job=event.job, reason=event.reason)
+            yield JobFailure(job=event.job, reason=event.reason)
         elif isinstance(event, BaselineMessageArrived):
             yield from self._receive(event)
 
@@ -178,7 +180,7 @@ class RoundServer(Server):
         closed = self._round
         work = self.strategy.combine(closed.number, dict(sorted(closed.replies.items())))
         models = self.strategy.judged()
-        yield tell("combined", round_no=closed.number, models=len(models), multiply_adds=work)
+        yield ModelsCombined(round_no=closed.number, models=len(models), multiply_adds=work)
         self.finished = closed.number == self._schedule.rounds
         yield from self._judging.ask(closed.number, models, last=self.finished)
         if not self.finished:

@@ -22,9 +22,10 @@ from ofl_iot.ids import COORDINATOR
 from ofl_iot.jobs.clear_round import aggregate_clear
 from ofl_iot.jobs.toolbox import Toolbox
 from ofl_iot.robust.sfactors import DEFAULT_FORM, FORMS
-from ofl_iot.roles.commands import AggregateRound, FinishRound, Job, ProtectContribution, ScoreRound, Tell, WeighRound
+from ofl_iot.roles.commands import AggregateRound, FinishRound, Job, ProtectContribution, ScoreRound, WeighRound
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Event, RoundAggregated, Vector
+from ofl_iot.roles.reports import Report, RoundClosed
 from ofl_iot.runtime.virtual import VirtualWorld
 from ofl_iot.workloads.dense import DenseNet
 from ofl_iot.workloads.idx import data_folder
@@ -58,11 +59,11 @@ class Record(Observer):
 
     excluded: list[frozenset[str]] = field(default_factory=list)
 
-    def listen(self, name: str, told: Tell, now: float) -> None:
-        """Take in what a party tells."""
-        super().listen(name, told, now)
-        if told.what == "round closed":
-            self.excluded.append(frozenset(told.fields["excluded"]))  # type: ignore[call-overload]
+    def listen(self, name: str, report: Report, now: float) -> None:
+        """Note what a party reports."""
+        super().listen(name, report, now)
+        if isinstance(report, RoundClosed):
+            self.excluded.append(frozenset(report.excluded))
 
 
 class MaliciousLeader:

@@ -16,9 +16,10 @@ from ofl_iot.fleet.devices import LINK_MBPS, DeviceType, deal_types
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.jobs.toolbox import Toolbox, TypePace
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import Job, PrepareRelease, Tell, TrainLocally
+from ofl_iot.roles.commands import Job, PrepareRelease, TrainLocally
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Event, Trained
+from ofl_iot.roles.reports import BudgetSpent, ChunkMerged, ChunkRefused, Clustered, JobFailure, ModelEvaluated, Report
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.runtime.virtual import Listener, Party, VirtualWorld
@@ -138,19 +139,19 @@ class Observer:
     evaluations: int = 0
     clusters: int = 0
 
-    def listen(self, name: str, told: Tell, _now: float) -> None:
-        """Take in what a party tells."""
-        if told.what == "merged":
-            device = str(told.fields["device"])
-            book = self.merged if float(str(told.fields["step"])) > 0 else self.refused
-            book[device] = book.get(device, 0) + 1
-        elif told.what == "evaluated":
+    def listen(self, name: str, report: Report, _now: float) -> None:
+        """Count what a party reports."""
+        if isinstance(report, ChunkMerged):
+            self.merged[report.device] = self.merged.get(report.device, 0) + 1
+        elif isinstance(report, ChunkRefused):
+            self.refused[report.device] = self.refused.get(report.device, 0) + 1
+        elif isinstance(report, ModelEvaluated):
             self.evaluations += 1
-        elif told.what == "privacy budget exhausted":
+        elif isinstance(report, BudgetSpent):
             self.exhausted.add(name)
-        elif told.what == "clustered":
-            self.clusters = int(str(told.fields["clusters"]))
-        elif told.what == "job failed":
+        elif isinstance(report, Clustered):
+            self.clusters = report.clusters
+        elif isinstance(report, JobFailure):
             self.failures += 1
 
     def refused_share(self, devices: Sequence[str]) -> float:

@@ -11,9 +11,19 @@ import numpy as np
 from ofl_iot.errors import TopicError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topics
-from ofl_iot.roles.commands import Tell
+from ofl_iot.roles.reports import (
+    ChunkMerged,
+    ChunkRefused,
+    DeviceTrained,
+    JobFailure,
+    ModelEvaluated,
+    Report,
+    RoundClosed,
+    RoundOpened,
+)
 from ofl_iot.runtime.virtual import VirtualWorld
 from ofl_iot.runtime.virtual_broker import matches
+from ofl_research.baselines.reports import ModelsCombined, ModelsMerged
 from ofl_research.reproduction.plan import Operations, Point
 
 Progress = Callable[[float, float], None]
@@ -45,25 +55,23 @@ class Watch:
     _merged: int = 0
     _multiply_adds: int = 0
 
-    def listen(self, name: str, told: Tell, now: float) -> None:
-        """Take in what a party tells."""
-        fields = told.fields
-        if told.what == "trained":
-            self.steps[name] += int(str(fields["steps"]))
-        elif told.what == "merged":
-            self._merged += int(str(fields["count"]))
-        elif told.what == "combined":
-            self._multiply_adds += int(str(fields["multiply_adds"]))
+    def listen(self, name: str, report: Report, now: float) -> None:
+        """Count what a party reports."""
+        if isinstance(report, DeviceTrained):
+            self.steps[name] += report.steps
+        elif isinstance(report, ChunkMerged | ChunkRefused | ModelsMerged):  # a refused chunk costs the same work
+            self._merged += report.count
+        elif isinstance(report, ModelsCombined):
+            self._multiply_adds += report.multiply_adds
             self.completed += 1
-        elif told.what == "round closed":
-            weights = fields["weights"]
-            self.weighed[self._encrypted] += len(weights) if isinstance(weights, dict) else 0
+        elif isinstance(report, RoundClosed):
+            self.weighed[self._encrypted] += len(report.weights)
             self.completed += 1
-        elif told.what == "round open":
-            self._encrypted = bool(fields["encrypted"])
-        elif told.what == "evaluated":
-            self._evaluated(float(str(fields["accuracy"])), now)
-        elif told.what == "job failed":
+        elif isinstance(report, RoundOpened):
+            self._encrypted = report.encrypted
+        elif isinstance(report, ModelEvaluated):
+            self._evaluated(report.metrics["accuracy"], now)
+        elif isinstance(report, JobFailure):
             self.failures += 1
 
     def _evaluated(self, accuracy: float, now: float) -> None:

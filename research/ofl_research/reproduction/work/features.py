@@ -22,9 +22,9 @@ from ofl_iot.fleet.features import FeatureWeights, features
 from ofl_iot.fleet.trust import Evidence, TrustSettings, assess
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.roles.commands import Tell as Told
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.device.resources import ResourceRules, plan_contact
+from ofl_iot.roles.reports import Report, RoundClosed, RoundOpened
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.workloads.digits import digits_federation
@@ -129,10 +129,10 @@ def _rounds_with_a_straggler() -> tuple[int, int, int, int]:
     members = [Member(device, slowness=1e9 if place == 0 else 1.0) for place, device in enumerate(devices)]
     closed, leaders = [0], [0]
 
-    def listen(_name: str, told: Told, _now: float) -> None:
-        closed[0] += told.what == "round closed"
-        if told.what == "round open":
-            leaders[0] = max(leaders[0], int(str(told.fields["leaders"])))
+    def listen(_name: str, report: Report, _now: float) -> None:
+        closed[0] += isinstance(report, RoundClosed)
+        if isinstance(report, RoundOpened):
+            leaders[0] = max(leaders[0], report.leaders)
 
     world = make_world(ofl_settings(plan), members, judge, listen)
 

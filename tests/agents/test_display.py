@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ofl_agents.sim.display import Display, headline_text, headlines, print_summary, size_text, spark
 from ofl_agents.sim.summary import DeviceRow, Measurement, Progress, Summary
-from ofl_iot.roles.commands import Tell
+from ofl_iot.roles.reports import ModelEvaluated
 
 
 def recorded(*, terminal: bool) -> Console:
@@ -161,6 +161,6 @@ def test_any_metric_is_shown_under_its_own_name() -> None:
 
 def test_what_a_coordinator_tells_is_kept_by_round() -> None:
     progress = Progress(rounds=2)
-    progress.listen("coordinator", Tell("evaluated", {"r2": 0.5, "loss": 1.0, "round_no": 1}), 0.0)
-    progress.listen("coordinator", Tell("evaluated", {"round_no": 2}), 0.0)
+    progress.listen("coordinator", ModelEvaluated(1, {"r2": 0.5, "loss": 1.0}), 0.0)
+    progress.listen("coordinator", ModelEvaluated(2, {}), 0.0)
     assert progress.history == [Measurement(1, {"r2": 0.5, "loss": 1.0}), Measurement(2, {})]

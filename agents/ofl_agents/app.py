@@ -19,7 +19,13 @@ def open_app(settings: Settings, hidden: tuple[Path, ...] = ()) -> OpenedApp:
             data=federation.data,
             private=settings.privacy.mode == "rigorous",
             dealing=Dealing(simulation.seed, simulation.alpha),
-            limits=Limits(quiet_s=service.app_quiet_s, idle_s=service.app_idle_s, memory_mib=service.app_memory_mib),
+            limits=Limits(
+                quiet_s=service.app_quiet_s,
+                idle_s=service.app_idle_s,
+                memory_mib=service.app_memory_mib,
+                engine=settings.training.engine,
+                device=settings.training.device,
+            ),
             hidden=hidden,
         )
     )

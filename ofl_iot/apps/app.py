@@ -41,9 +41,12 @@ class TorchApp:
     torch optimiser."""
     version: str = "1"
     """Of the preprocessing and of whatever the digest cannot see; change it when samples get another meaning."""
-    engine: str = "auto"
-    """How gradients of single records are made under privacy; "loop" and "vmap" are safe by construction."""
-    device: str = "auto"
+    schedule: Callable[..., Any] | None = None
+    """Without privacy: from the torch optimiser to a scheduler, stepped after each step."""
+    augment: Callable[..., Any] | None = None
+    """Without privacy: from the inputs of a batch to changed ones."""
+    loop: Callable[..., Any] | None = None
+    """Without privacy: your own training, `loop(module, inputs, targets, job)`."""
 
     def __post_init__(self) -> None:
         _check_common(self, "TorchApp")

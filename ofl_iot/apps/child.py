@@ -21,7 +21,7 @@ import numpy as np
 from ofl_iot.apps.channel import Channel, ClosedError, Message
 from ofl_iot.apps.confinement import die_with_parent, hide, limit_memory, yield_to_agent
 from ofl_iot.apps.loading import load_app
-from ofl_iot.apps.served import ServedApp
+from ofl_iot.apps.served import Computing, ServedApp
 from ofl_iot.errors import OflError
 from ofl_iot.protocol.model_card import encode_card
 from ofl_iot.workloads.base import TrainJob, Vector
@@ -82,7 +82,9 @@ class Service:
         app = load_app(first["app"])
         self._shared: Vector = np.zeros(0, np.float32)
         self._memory = memory
-        self._app = ServedApp(app, self._share)
+        self._app = ServedApp(app, self._share, Computing(first["engine"], first["device"]))
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
         limit_memory(first["memory_mib"])
         described = self._app.describe()
         self.about: Message = {

@@ -29,6 +29,7 @@ import numpy as np
 from ofl_iot.apps.channel import Channel, ClosedError, Message, SilentError
 from ofl_iot.apps.runner import AppDiedError, AppError, AppFailedError, Description, Judged, Look, TrainReport
 from ofl_iot.protocol.model_card import decode_card
+from ofl_iot.torch_training.job import EngineName
 from ofl_iot.workloads.base import TrainJob, Vector
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,9 @@ class Limits:
     """Without a job for so long the process ends and its memory is free."""
     memory_mib: int = 0
     """Of data, beside the libraries; 0 = no limit."""
+    engine: EngineName = "auto"
+    device: str = "auto"
+    """How a torch app computes."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,8 @@ class TrainerProcess:
                 "hidden": [str(path) for path in self._hidden],
                 "keep": [str(path) for path in (*self._keep, Path(self._running.scratch))],
                 "memory_mib": self._limits.memory_mib,
+                "engine": self._limits.engine,
+                "device": self._limits.device,
             },
             self._limits.start_s,
         )
@@ -239,6 +245,8 @@ class TrainerProcess:
         self._vector = np.frombuffer(self._map, np.float32)
         if self._hidden and not about["hidden"]:
             log.info("the app could read the agent's files reason=no Landlock in this kernel, or data around them")
+        if self.starts == 1:
+            log.info("app loaded app=%s parameters=%d notes=%s", card.app, card.size, "; ".join(described.notes))
         for request in self._opened.values():
             self._ask(request, self._limits.start_s)
 

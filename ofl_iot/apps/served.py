@@ -17,6 +17,7 @@ from ofl_iot.apps.runner import Description, Judged, Look, TrainReport
 from ofl_iot.apps.sources import Source
 from ofl_iot.errors import ConfigError
 from ofl_iot.protocol.model_card import ModelCard
+from ofl_iot.torch_training.job import EngineName
 from ofl_iot.workloads.base import TrainJob, Vector
 
 
@@ -61,20 +62,35 @@ class Party:
     frozen: Records | None = None
 
 
-def model_of(app: App) -> Model:
+@dataclass(frozen=True)
+class Computing:
+    """How a torch app computes (settings `training.engine`, `training.device`)."""
+
+    engine: EngineName = "auto"
+    device: str = "auto"
+
+
+def model_of(app: App, computing: Computing) -> Model:
     """Make the app's model."""
     if isinstance(app, NumpyApp):
         return NumpyModel(app)
-    raise ConfigError(f"{app.name} needs the PyTorch engine, which this version does not have yet")
+    from ofl_iot.apps.torch_model import TorchModel
+
+    return TorchModel(app, computing.engine, computing.device)
+
+
+DEFAULT_COMPUTING = Computing()
 
 
 class ServedApp:
     """A Runner in this process: for the process that a TrainerProcess starts, and for programs that are the agent."""
 
-    def __init__(self, app: App, vector: Callable[[int], Vector] | None = None) -> None:
+    def __init__(
+        self, app: App, vector: Callable[[int], Vector] | None = None, computing: Computing = DEFAULT_COMPUTING
+    ) -> None:
         self._app = app
         self._metrics = as_metrics(app.metrics)
-        self._model = model_of(app)
+        self._model = model_of(app, computing)
         self._vector = (vector or (lambda size: np.zeros(size, np.float32)))(self._model.size)
         self._model.bind(self._vector)
         self._parties: dict[int, Party] = {}

@@ -29,6 +29,10 @@ class TrainingRules(msgspec.Struct, frozen=True):
     momentum: Fraction = 0.0
     pause_s: NotNegative = 0.0
     """Rest between two trainings."""
+    engine: Literal["auto", "layers", "vmap", "loop"] = "auto"
+    """How a torch app makes gradients of single records; "vmap" and "loop" keep records apart by construction."""
+    device: str = "auto"
+    """Where a torch app computes: "auto" is CUDA where it works."""
     max_unreleased: AtLeastOne = 20
     """Trainings without a release (no link, no room, no budget) after which the device waits instead of drifting."""
 

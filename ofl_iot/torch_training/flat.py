@@ -181,6 +181,15 @@ def _frozen(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, value
 
 
+def local_statistics(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the running statistics that stay on the device, by name."""
+    return [
+        (name, value)
+        for name, value in module.named_buffers()
+        if name.rpartition(".")[2] in _STATISTICS and _is_local(module.get_submodule(name.rpartition(".")[0]))
+    ]
+
+
 def _is_local(layer: nn.Module) -> bool:
     """Whether a layer's running statistics stay on the device: unless its weights are frozen, as in a backbone."""
     weights = list(layer.parameters(recurse=False))

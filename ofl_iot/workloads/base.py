@@ -69,13 +69,14 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float
     loss: float
     count: int
-    metrics: dict[str, float] = {}
-    """By name; empty for models that are judged by accuracy alone."""
+    metrics: dict[str, float] | None = None
+    """By name; None for models that are judged by accuracy alone."""
 
     @property
     def measured(self) -> dict[str, float]:
         """Everything that was measured, by name; nothing without samples."""
-        return {**(self.metrics or {"accuracy": self.accuracy}), "loss": self.loss} if self.count else {}
+        metrics = {"accuracy": self.accuracy} if self.metrics is None else self.metrics
+        return {**metrics, "loss": self.loss} if self.count else {}
 
 
 class Workload(Protocol):

@@ -82,8 +82,8 @@ def test_a_model_is_trained_and_judged_in_the_other_process(process: TrainerProc
         result = workload.train(start, job, np.random.default_rng(5))
         assert result.sampling_rate == 0.25
         judged = workload.evaluate(result.params)
-        assert judged.metrics["accuracy"] >= least
-        assert judged.accuracy == judged.metrics["accuracy"]
+        assert judged.measured["accuracy"] >= least
+        assert judged.accuracy == judged.measured["accuracy"]
     again = workload.train(start, PRIVATE, np.random.default_rng(5))
     assert np.array_equal(again.params, result.params)
     assert process.pid != os.getpid()

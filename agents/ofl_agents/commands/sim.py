@@ -130,14 +130,14 @@ def run(options: argparse.Namespace) -> int:
     try:
         fleet = app.fleet(loaded.settings.simulation.devices, repeats=options.runtime == "virtual")
         settings = paced(loaded, _mean_records(fleet), churn=options.churn)
-        summary = _simulate(options, settings, fleet)
+        summary, chance = _simulate(options, settings, fleet), _chance(fleet)
     finally:
         app.close()
     print_summary(summary)
     write_results(summary, settings, folder)
     if options.json is not None:
         options.json.write_text(json.dumps(msgspec.to_builtins(summary), indent=2) + "\n")
-    check(summary, settings, _chance(fleet))
+    check(summary, settings, chance)
     sys.stdout.write(f"results: {folder}\n")
     return 0
 

@@ -33,6 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "apps": {"errors", "privacy", "protocol", "workloads", "torch_training"},
     "roles": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust"},
     "jobs": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "identity", "robust", "roles", "workloads"},
+    "models": LEAVES | {"apps", "local", "protocol", "roles", "torch_training"},
     "runtime": LEAVES
     | {
         "protocol",

@@ -24,6 +24,7 @@ COMMANDS = {
     "enroll": ("ofl_agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
     "install": ("ofl_agents.commands.install", "put an agent, coordinator, decryptor or broker in place as a service"),
     "doctor": ("ofl_agents.commands.doctor", "check broker, identity, clock, access, disk, versions, keys and budget"),
+    "model": ("ofl_agents.commands.model", "show, export and compare trained models, while their party runs or not"),
     "config": ("ofl_agents.commands.config", "show the effective settings and where each comes from"),
     "reproduce": (
         "ofl_research.commands.reproduce",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING
 
 from ofl_agents.cli import add_settings_options, environment, overrides_of
 from ofl_iot import __version__
-from ofl_iot.errors import ConfigError
+from ofl_iot.apps.card import ModelCard, encode_card
+from ofl_iot.errors import ConfigError, StoreError
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.jobs.toolbox import Pace, Toolbox
 from ofl_iot.local.address import socket_path
 from ofl_iot.local.server import LocalServer
+from ofl_iot.models.named import AppPlace
+from ofl_iot.models.stored import description_ops, encode_app
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.events import Event
@@ -36,6 +40,8 @@ from ofl_iot.transport.mqtt import MqttLink, Will
 
 if TYPE_CHECKING:
     from ofl_iot.identity.enrolment import Enrolment
+
+log = logging.getLogger(__name__)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +88,9 @@ class PartyProcess:
     identity: IdentityFolder | None = None
     enrolled: Callable[[Enrolment], Event | None] = lambda _: None
     """What the machine is told of its enrolment, at the start and when the certificate was renewed."""
+    card: ModelCard | None = None
+    """Names and shapes of the model's tensors, and where its app is: stored, so that an export knows them."""
+    app: AppPlace | None = None
 
 
 def run_party(process: PartyProcess) -> None:
@@ -98,9 +107,11 @@ async def _run(process: PartyProcess) -> None:
         ThreadPoolExecutor(max_workers=2, thread_name_prefix="ofl-job") as executor,
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="ofl-store") as store_executor,
     ):
+        store = SqliteStore(process.state / f"{process.name}.sqlite")
+        _describe(process, store)
         equipment = Equipment(
             link=MqttLink(process.settings.mqtt, process.name, will, echo_topic=echo),
-            store=SqliteStore(process.state / f"{process.name}.sqlite"),
+            store=store,
             toolbox=process.toolbox,
             wire=wire,
             executor=executor,
@@ -110,8 +121,7 @@ async def _run(process: PartyProcess) -> None:
             job_limit_s=process.settings.service.job_limit_s,
         )
         party = LiveParty(process.name, process.make, equipment)
-        local = LocalServer(socket_path(process.state, process.name), PartyDesk(party, __version__).answer)
-        await local.start()
+        local = await _answer_locally(process, party)
         caring = _look_after(process, party)
         running = asyncio.create_task(party.run(), name=process.name)
         loop = asyncio.get_running_loop()
@@ -127,6 +137,23 @@ async def _run(process: PartyProcess) -> None:
         party.stop()
         await local.close()
         await running
+
+
+def _describe(process: PartyProcess, store: SqliteStore) -> None:
+    """Store what the model is; a party whose disk is full goes on without."""
+    try:
+        store.apply(description_ops(process.card, process.app))
+    except StoreError as error:
+        log.warning("the model's card was not stored party=%s reason=%s", process.name, error)
+
+
+async def _answer_locally(process: PartyProcess, party: LiveParty) -> LocalServer:
+    """Answer programs on this machine."""
+    card = encode_card(process.card) if process.card else b""
+    desk = PartyDesk(party, __version__, card, encode_app(process.app))
+    local = LocalServer(socket_path(process.state, process.name), desk.answer)
+    await local.start()
+    return local
 
 
 def _look_after(process: PartyProcess, party: LiveParty) -> asyncio.Task[None] | None:

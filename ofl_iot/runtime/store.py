@@ -8,7 +8,9 @@ whose `apply` returned.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
 import zlib
 from collections.abc import Sequence
@@ -146,6 +148,19 @@ class SqliteStore:
         if self._connection is None:
             raise StoreError(f"the store {self.path} is closed")
         return self._connection
+
+
+def read_store(path: Path) -> Stored:
+    """Return what the store of a party that does not run holds: read from a copy, so that nothing is locked."""
+    if not path.is_file():
+        raise ConfigError(f"there is no store {path}: name the state folder, and the party with --id")
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix in ("", "-wal"):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                shutil.copyfile(source, Path(folder, source.name))
+        with SqliteStore(Path(folder, path.name)) as copy:
+            return copy.load()
 
 
 class MemoryStore:

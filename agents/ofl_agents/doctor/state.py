@@ -6,9 +6,7 @@ The store is copied before it is read: the party may start at any moment, perhap
 from __future__ import annotations
 
 import fcntl
-import shutil
 import struct
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from ofl_iot.roles.device.privacy_guard import TABLE as PRIVACY
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.keys.participant import TABLE as KEYS
 from ofl_iot.roles.storage import Stored
-from ofl_iot.runtime.store import SqliteStore
+from ofl_iot.runtime.store import read_store
 
 LOW_BUDGET = 0.1
 
@@ -53,7 +51,7 @@ def state(store: Path, rules: PrivacyRules) -> Iterator[Finding]:
         yield from running(store)
         return
     try:
-        stored = _copy_of(store)
+        stored = read_store(store)
     except (OflError, OSError) as problem:
         yield error("state", f"{store.name} cannot be read: {problem}", "keep the file; restore it from a backup")
         return
@@ -80,16 +78,6 @@ def running(store: Path) -> Iterator[Finding]:
         yield warning("broker", f"{name} has no link to the broker", "the findings on ports and TLS say why")
     elif status.linked:
         yield ok("broker", f"{name} is linked")
-
-
-def _copy_of(store: Path) -> Stored:
-    with tempfile.TemporaryDirectory() as folder:
-        for suffix in ("", "-wal"):
-            source = store.with_name(store.name + suffix)
-            if source.exists():
-                shutil.copyfile(source, Path(folder, source.name))
-        with SqliteStore(Path(folder, store.name)) as copy:
-            return copy.load()
 
 
 def _keys(stored: Stored) -> Finding:

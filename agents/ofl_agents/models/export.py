@@ -1,0 +1,90 @@
+"""Writes a model to a file by its suffix; what needs the app's own network loads the app, in this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ofl_iot.apps.app import App, TorchApp
+from ofl_iot.apps.card import ModelCard
+from ofl_iot.apps.data import Records
+from ofl_iot.errors import ConfigError
+from ofl_iot.models.files import check_suffix, write_atomically, write_tensors
+from ofl_iot.models.named import AppPlace, Array, NamedTensors, Vector
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model to be written, with what is known of it."""
+
+    named: NamedTensors
+    card: ModelCard | None = None
+    app: AppPlace | None = None
+    personal: Vector | None = None
+
+
+def write_model(trained: Trained, out: Path, app: AppPlace | None) -> str:
+    """Write the model and return in words what was written.
+
+    .npz and .safetensors hold the tensors that travel, unless an app is named: then, as .pt and .onnx do, the whole
+    network with its frozen and personal parts.
+    """
+    suffix = check_suffix(out)
+    place = app or (trained.app if suffix in (".pt", ".onnx") else None)
+    if place is None and suffix == ".onnx":
+        raise ConfigError(f"{out}: ONNX describes the network, so it needs the app: add --app FILE.py:NAME")
+    if place is None:
+        write_tensors(out, trained.named)
+        return f"{len(trained.named.tensors)} tensors, {trained.named.size} values"
+    return _write_network(trained, out, place)
+
+
+def _write_network(trained: Trained, out: Path, place: AppPlace) -> str:
+    if place.folder and place.folder not in sys.path:
+        sys.path.insert(0, place.folder)
+    app = _load(place)
+    if not isinstance(app, TorchApp):
+        if out.suffix == ".onnx":
+            raise ConfigError(f"{app.name} is no torch network: export it as .npz or .safetensors")
+        write_tensors(out, trained.named)
+        return f"{len(trained.named.tensors)} tensors, {trained.named.size} values"
+    from ofl_iot.models.network import network_of, tensors_of_network, write_onnx
+
+    net = network_of(app, trained.named, trained.card, trained.personal)
+    about = dict(trained.named.about)
+    if out.suffix == ".onnx":
+        example = _example(app, place)
+        write_atomically(out, lambda file: write_onnx(file, net, example, about))
+        return f"the network of {app.name} for batches of any size"
+    whole = tensors_of_network(net, about)
+    write_tensors(out, whole)
+    return f"{len(whole.tensors)} tensors, {whole.size} values, the whole network of {app.name}"
+
+
+def _load(place: AppPlace) -> App:
+    from ofl_iot.apps.loading import load_app
+
+    here = Path.cwd()
+    try:
+        if place.folder:
+            os.chdir(place.folder)
+        return load_app(place.app)
+    finally:
+        os.chdir(here)
+
+
+def _example(app: TorchApp, place: AppPlace) -> tuple[Array, ...]:
+    """Return a few records of the app's data: the exporter runs the network once."""
+    from ofl_iot.apps.data import as_records
+    from ofl_iot.apps.sources import Source
+    from ofl_iot.models.network import EXAMPLE_RECORDS
+
+    reader = app.judge if place.held_out and app.judge is not None else app.samples
+    where = str(Path(place.folder, place.data)) if place.data and place.folder else place.data
+    given = reader(where)
+    records: Records | None = given.collect() if isinstance(given, Source) else as_records(given)
+    if records is None or not len(records):
+        raise ConfigError(f"{where or app.name} holds no records to run the network on once: name others with --data")
+    return records.take(slice(0, EXAMPLE_RECORDS)).inputs

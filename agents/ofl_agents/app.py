@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ofl_iot.apps.builtin import Dealing
+from ofl_iot.apps.builtin import BUILT_IN, Dealing
 from ofl_iot.apps.opening import AppChoice, OpenedApp
 from ofl_iot.apps.process import Limits
+from ofl_iot.apps.workload import AppWorkload
+from ofl_iot.models.named import AppPlace
+from ofl_iot.protocol.model_card import ModelCard
 from ofl_iot.runtime.settings import Settings
+from ofl_iot.workloads.base import Workload
 
 
 def open_app(settings: Settings, hidden: tuple[Path, ...] = ()) -> OpenedApp:
@@ -35,3 +39,16 @@ def secrets_of(settings: Settings, state: Path) -> tuple[Path, ...]:
     """Return the files of a party that its app has no business with."""
     identity = settings.mqtt.identity
     return (state, Path(identity)) if identity else (state,)
+
+
+def place_of(settings: Settings, *, held_out: bool = False) -> AppPlace | None:
+    """Return where the app and its data are, for whoever exports the model later; None for a built-in app."""
+    federation = settings.federation
+    if federation.app in BUILT_IN:
+        return None
+    return AppPlace(app=federation.app, data=federation.data, held_out=held_out, folder=str(Path.cwd()))
+
+
+def card_of(workload: Workload) -> ModelCard | None:
+    """Return the card of an app's model; built-in networks have none."""
+    return workload.card if isinstance(workload, AppWorkload) else None

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from ofl_agents.cli import add_settings_options, environment, overrides_of
 from ofl_iot import __version__
-from ofl_iot.apps.card import ModelCard, encode_card
 from ofl_iot.errors import ConfigError, StoreError
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.jobs.toolbox import Pace, Toolbox
@@ -23,6 +22,7 @@ from ofl_iot.local.address import socket_path
 from ofl_iot.local.server import LocalServer
 from ofl_iot.models.named import AppPlace
 from ofl_iot.models.stored import description_ops, encode_app
+from ofl_iot.protocol.model_card import ModelCard, encode_card
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.events import Event

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ofl_iot.apps.card import ModelCard
 from ofl_iot.errors import ConfigError
+from ofl_iot.protocol.model_card import ModelCard
 
 Array: TypeAlias = npt.NDArray[Any]
 Vector: TypeAlias = npt.NDArray[np.float32]

@@ -11,9 +11,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ofl_iot.apps.app import TorchApp
-from ofl_iot.apps.card import ModelCard
 from ofl_iot.errors import ConfigError
 from ofl_iot.models.named import FLAT, Array, NamedTensors, Vector, vector_of
+from ofl_iot.protocol.model_card import ModelCard
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,6 +91,6 @@ def _flat(outputs: Any) -> list[Any]:
 
 
 def _tensor_cards(mine: Any) -> tuple[Any, ...]:
-    from ofl_iot.apps.card import TensorCard
+    from ofl_iot.protocol.model_card import TensorCard
 
     return tuple(TensorCard(name, shape) for name, shape in zip(mine.names, mine.shapes, strict=True))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from ofl_iot.apps.card import ModelCard, decode_card, encode_card
 from ofl_iot.errors import ConfigError, OflError
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.local.messages import ModelReply, Which
 from ofl_iot.models.named import AppPlace, ModelCopy
 from ofl_iot.protocol.messages import Manifest
+from ofl_iot.protocol.model_card import ModelCard, decode_card, encode_card
 from ofl_iot.roles.coordinator.global_model import TABLE as GLOBAL
 from ofl_iot.roles.device.local_model import ModelSnapshot
 from ofl_iot.roles.device.machine import STATE

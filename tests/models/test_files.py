@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from ofl_iot.apps.card import ModelCard, TensorCard
 from ofl_iot.errors import ConfigError
 from ofl_iot.models.differences import compare, describe
 from ofl_iot.models.files import read_tensors, write_atomically, write_tensors
 from ofl_iot.models.named import NamedTensors, tensors_of, vector_of
+from ofl_iot.protocol.model_card import ModelCard, TensorCard
 
 CARD = ModelCard(
     app="trial", tensors=(TensorCard("a.weight", (2, 3)), TensorCard("a.bias", (2,))), loss="mse", version="1"

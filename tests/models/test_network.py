@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from ofl_agents.models.export import Trained, write_model
-from ofl_iot.apps.card import ModelCard, TensorCard
 from ofl_iot.errors import ConfigError
 from ofl_iot.models.named import AppPlace, NamedTensors, tensors_of
+from ofl_iot.protocol.model_card import ModelCard, TensorCard
 from ofl_iot.torch_training.flat import FlatModel
 from tests.models.nets import CASES, Case, Conv, records, trained
 

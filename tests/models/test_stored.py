@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from ofl_iot.apps.card import ModelCard, TensorCard
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.models.named import AppPlace, ModelCopy
 from ofl_iot.models.stored import copy_of_store, description_ops
+from ofl_iot.protocol.model_card import ModelCard, TensorCard
 from ofl_iot.roles.block_layout import BlockLayout
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.device.local_model import LocalModel

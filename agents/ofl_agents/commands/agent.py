@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ofl_agents import program
-from ofl_agents.app import open_app, secrets_of
+from ofl_agents.app import card_of, open_app, place_of, secrets_of
 from ofl_agents.build import Parties
 from ofl_agents.cli import add_app_options
 from ofl_agents.enrolment.holder import identity_of
@@ -62,4 +62,6 @@ def _party(options: argparse.Namespace, settings: Settings, state: Path, workloa
         pace=TypePace(step_s / DEVICE_TYPES[options.pace_as].relative_speed) if options.pace_as else None,
         identity=identity,
         enrolled=sealing_key_of,
+        card=card_of(workload),
+        app=place_of(settings),
     )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ofl_agents import program
-from ofl_agents.app import open_app, secrets_of
+from ofl_agents.app import card_of, open_app, place_of, secrets_of
 from ofl_agents.build import Parties
 from ofl_agents.cli import add_app_options
 from ofl_agents.enrolment.holder import identity_of
@@ -57,7 +57,15 @@ def _serve(options: argparse.Namespace, settings: Settings, state: Path, judge: 
     identity = identity_of(settings, COORDINATOR)
     program.run_party(
         program.PartyProcess(
-            COORDINATOR, plan.make, plan.toolbox, settings, state, finished=finished, identity=identity
+            COORDINATOR,
+            plan.make,
+            plan.toolbox,
+            settings,
+            state,
+            finished=finished,
+            identity=identity,
+            card=card_of(judge),
+            app=place_of(settings, held_out=True),
         )
     )
     if last and last[0].finished:

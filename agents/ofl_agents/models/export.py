@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ofl_iot.apps.app import App, TorchApp
-from ofl_iot.apps.card import ModelCard
 from ofl_iot.apps.data import Records
 from ofl_iot.errors import ConfigError
 from ofl_iot.models.files import check_suffix, write_atomically, write_tensors
 from ofl_iot.models.named import AppPlace, Array, NamedTensors, Vector
+from ofl_iot.protocol.model_card import ModelCard
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -113,8 +114,12 @@ class Office:
         return commands
 
     def restart(self) -> list[Command]:
+        """Another process goes on from the store; the broker shows it the manifest that was published last."""
         self.machine = coordinator_machine(**self.rules)
-        return self.give(Started(self.store.load())) + self.give(LinkUp())
+        commands = self.give(Started(self.store.load())) + self.give(LinkUp())
+        if self.machine.roster.plan:
+            commands += self.give(arrived(Kind.MANIFEST, COORDINATOR, self.machine._model.manifest))
+        return commands
 
     def begin(self, *devices: str) -> list[Command]:
         """Devices gather; returns the commands of the first clustering."""
@@ -637,6 +642,43 @@ def test_a_restart_during_a_round_opens_it_again_as_a_new_attempt() -> None:
     assert (opened.round_no, opened.attempt) == (1, 1)
     office.contribute(first, {first: (1,)})
     assert jobs(office.contribute(second, {}), AggregateRound)
+
+
+def resumed(office: Office) -> tuple[CoordinatorMachine, list[Command]]:
+    """A coordinator that was started again and has a link, but has read nothing yet."""
+    machine = coordinator_machine(**office.rules)
+    return machine, machine.handle(Started(office.store.load()), 0.0) + machine.handle(LinkUp(), 0.0)
+
+
+def test_a_coordinator_that_resumes_publishes_nothing_before_it_has_looked() -> None:
+    office = two_clusters()
+    office.open_round()
+    machine, commands = resumed(office)
+    for event in (online(A), online(C), offline(office.leaders[0])):
+        commands += machine.handle(event, 1.0)
+    assert not [c for c in commands if isinstance(c, Publish)]
+    assert timers(commands)["coordinator.look"] == 5.0
+    later = machine.handle(TimerFired("coordinator.look"), 5.0)
+    assert published(later, Kind.MANIFEST), "the broker holds nothing: it has lost what was retained"
+    assert published(later, Kind.ROUND_OPEN)
+
+
+def test_an_old_copy_of_the_state_refuses_without_touching_the_broker() -> None:
+    office = one_cluster()
+    machine, commands = resumed(office)
+    newer = msgspec.structs.replace(machine._model.manifest, round_no=9, digest=bytes(16))
+    with pytest.raises(ConfigError, match="old copy"):
+        machine.handle(arrived(Kind.MANIFEST, COORDINATOR, newer), 1.0)
+    assert not [c for c in commands if isinstance(c, Publish)]
+
+
+def test_a_device_that_came_while_the_coordinator_looked_is_placed() -> None:
+    office = one_cluster()
+    machine, _ = resumed(office)
+    assert not [c for c in machine.handle(online(C), 1.0) if isinstance(c, Publish)]
+    later = machine.handle(arrived(Kind.MANIFEST, COORDINATOR, machine._model.manifest), 2.0)
+    assert machine.roster.cluster_of(C) is not None
+    assert len(published(later, Kind.ASSIGNMENT)) >= 3
 
 
 def test_a_link_that_returns_brings_everything_that_must_be_known_again() -> None:

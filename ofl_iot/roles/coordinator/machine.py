@@ -61,9 +61,11 @@ from ofl_iot.roles.reports import (
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Stored
 
-_GATHER, _INHERIT = "coordinator.gather", "coordinator.inherit"
+_GATHER, _INHERIT, _LOOK = "coordinator.gather", "coordinator.inherit", "coordinator.look"
 _INHERIT_S = 10.0
 """How long a coordinator that takes over waits for the next piece of what the other left."""
+_LOOK_S = 5.0
+"""How long a coordinator that resumes waits for the manifest at the broker before it publishes anything."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class CoordinatorMachine:
         self._clusters = Clusters(self.roster, self._rounds, rules.rounds, rules.fleet)
         self._inheritance: TakeoverReader | None = None
         """What another coordinator left, while it is read."""
+        self._unverified = False
+        """Whether this state may be an old copy: until the broker's manifest was read nothing is published."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
@@ -187,8 +191,8 @@ class CoordinatorMachine:
             self._inheritance = TakeoverReader(self._model.digest, len(self.model))
             for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
                 yield Subscribe(kind)
-        elif self.roster.plan and not self.finished:
-            yield from self._rounds.resume(now)
+        elif self.roster.plan:
+            self._unverified = True
 
     def _republish(self, now: float) -> Iterator[Command]:
         """A broker may have forgotten what it retained: say everything again that must be known.
@@ -201,6 +205,9 @@ class CoordinatorMachine:
             if self._inheritance.waiting:
                 yield SetTimer(_INHERIT, now + _INHERIT_S)
             return
+        if self._unverified:
+            yield SetTimer(_LOOK, now + _LOOK_S)
+            return
         if self.roster.plan:
             yield from self._model.publish()
             yield from self._clusters.announce(self.roster.devices)
@@ -210,6 +217,8 @@ class CoordinatorMachine:
         """A manifest is out, ours or of another coordinator."""
         begun = self.roster.plan is not None and self._inheritance is None
         verdict = self._claim.judge(manifest, self._model.manifest, begun=begun)
+        if self._unverified:
+            yield from self._resume(now)
         if verdict is Verdict.BELOW:
             yield RivalCoordinator(term=manifest.term, round_no=manifest.round_no)
             yield from self._republish(now)
@@ -224,6 +233,18 @@ class CoordinatorMachine:
                 self._rounds.books.recluster_soon()
                 yield Persist(tuple(self.roster.stored()))
                 yield from self._republish(now)
+
+    def _resume(self, now: float) -> Iterator[Command]:
+        """Go on from the own state: the broker holds nothing newer, or nothing at all."""
+        self._unverified = False
+        yield CancelTimer(_LOOK)
+        if not self.finished:
+            yield from self._rounds.resume(now)
+        yield from self._republish(now)
+        for device in self.roster.online:
+            if self.roster.cluster_of(device) is None:
+                yield from self._clusters.join(device)
+        yield from self._clusters.watch_absent_leaders(now)
 
     def _inherit(self, now: float) -> Iterator[Command]:
         """Go on from the other's model and books; until the fleet has gathered, a later version may still come."""
@@ -268,6 +289,8 @@ class CoordinatorMachine:
             yield from self._begin(now)
         elif name == _INHERIT:
             yield from self._nothing_inherited(now)
+        elif name == _LOOK:
+            yield from self._resume(now)
         elif name.startswith(GRACE):
             yield from self._clusters.grace_over(DeviceId(name.removeprefix(GRACE)), now)
         else:
@@ -342,7 +365,7 @@ class CoordinatorMachine:
         ops = self.roster.heard(device, status, now)
         if ops:
             yield Persist(tuple(ops))
-        if self._inheritance:
+        if self._inheritance or self._unverified:
             return
         if not status.online:
             yield from self._clusters.gone(device, now)

@@ -69,6 +69,8 @@ HEAVY_AT_HOME = {
     "ofl_iot.apps.torch_model": {"torch"},
     "ofl_iot.crypto.lean.kernels": {"numba"},
     "ofl_agents.sim.display": {"rich"},
+    "ofl_research.benches.training_contenders": {"torch"},
+    "ofl_research.benches.training_networks": {"torch"},
 }
 TORCH_HOME = "ofl_iot.torch_training."
 TORCH_FREE = {"ofl_iot.torch_training.__init__", "ofl_iot.torch_training.job"}

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ofl_iot.errors import ConfigError
 from ofl_iot.torch_training.data import Records
 from ofl_iot.torch_training.losses import Loss
+from ofl_iot.torch_training.session import seeded
 from ofl_iot.torch_training.taps import tensors_in
 from ofl_iot.torch_training.tracing import blamed_for_company, blamed_for_poison
 
@@ -45,13 +47,13 @@ def check_state(module: nn.Module, records: Records) -> bool:
     """Refuse what a pass leaves behind, which no noise covers; return whether the network draws random numbers."""
     before = {name: value.clone() for name, value in module.state_dict().items()}
     alone, others = records.take(slice(0, 1)).inputs, records.take(slice(1, None)).inputs
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad():
         first, second = module(*alone), module(*alone)
-        torch.manual_seed(1)
-        seeded = module(*alone)
+        with seeded(np.random.default_rng(1), alone[0].device):
+            once = module(*alone)
         module(*others)
-        torch.manual_seed(1)
-        again = module(*alone)
+        with seeded(np.random.default_rng(1), alone[0].device):
+            again = module(*alone)
     for name, value in module.state_dict().items():
         if not torch.equal(value, before[name]):
             module.load_state_dict(before)
@@ -61,7 +63,7 @@ def check_state(module: nn.Module, records: Records) -> bool:
             )
     if not isinstance(first, Tensor) or first.dim() == 0:
         raise ConfigError(f"the model returns {type(first).__name__}: return one tensor with a row for each record")
-    if not torch.equal(seeded, again):
+    if not torch.equal(once, again):
         raise ConfigError(
             "the same record gives another output the second time: the model keeps something of earlier records (a "
             "hidden state?), or draws random numbers otherwise than from torch; keep nothing between calls"

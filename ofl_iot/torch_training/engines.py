@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from ofl_iot.torch_training.flat import FlatModel
-from ofl_iot.torch_training.gradients import Gradient, joined
+from ofl_iot.torch_training.gradients import Gradient, joined, squared_norms
 from ofl_iot.torch_training.losses import Loss, RecordLosses
 from ofl_iot.torch_training.rules import tapping, unrolling
 from ofl_iot.torch_training.taps import Layout, Taps, UnsupportedError
@@ -32,7 +32,7 @@ MICRO_BATCH = 64
 """Most records of one pass."""
 _MICRO_BYTES = 64 << 20
 """Most bytes of the gradients of a micro-batch under vmap."""
-_MARGIN = 1 + 2.0**-20
+_MARGIN = 1 + 2.0**-18
 """A norm counts this much more, so that rounding makes no clipped gradient longer than allowed."""
 
 
@@ -170,7 +170,7 @@ class Vmap(Engine):
             gradients, losses = self._each(params, inputs, targets)
         squares = torch.zeros(len(targets), device=total.device)
         for gradient in gradients.values():
-            squares += gradient.flatten(1).square().sum(1)
+            squares += squared_norms(gradient)
         bad = ~squares.isfinite()
         if bad.any():
             return self._without(bad, total, inputs, targets, clip_norm)

@@ -67,7 +67,7 @@ class PlainTrainer:
                 "training job: this training has no privacy, so it takes no clip_norm or noise_multiplier"
             )
         records = as_records(x, y)
-        with restored_on_failure(self.model), seeded(rng, self.model):
+        with restored_on_failure(self.model), seeded(rng, self.model.flat.device):
             self.model.set_training()
             loss = self._descend(records, job, rng, progress) if self._loop is None else self._run_loop(records, job)
             check_finite(self.model, job)

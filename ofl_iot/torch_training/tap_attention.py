@@ -49,12 +49,13 @@ def _projected(taps: Taps, given: Mapping[str, Any]) -> list[Tensor]:
     """Query, key and value, each (records, heads, time, width of a head)."""
     inputs = given["query"], given["key"], given["value"]
     weight, bias, width = given["in_proj_weight"], given["in_proj_bias"], given["query"].shape[2]
-    if inputs[0] is inputs[1] is inputs[2]:
-        parts = _linear(taps, inputs[0], weight, bias).split(width, -1)
-    else:
-        parts = [_part(taps, x, weight, bias, place * width) for place, x in enumerate(inputs)]
     heads = given["num_heads"]
-    return [part.unflatten(2, (heads, width // heads)).permute(1, 2, 0, 3) for part in parts]
+    shape = heads, width // heads
+    if inputs[0] is inputs[1] is inputs[2]:
+        together = _linear(taps, inputs[0], weight, bias).unflatten(2, (3, *shape))
+        return list(together.permute(2, 1, 3, 0, 4).contiguous().unbind(0))
+    parts = [_part(taps, x, weight, bias, place * width) for place, x in enumerate(inputs)]
+    return [part.unflatten(2, shape).permute(1, 2, 0, 3) for part in parts]
 
 
 def _linear(taps: Taps, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,31 +127,38 @@ def _require_first(use: Use, error: Tensor, count: int) -> None:
 
 
 class ScaleUse(Use):
-    """even · w + b along the last dimensions: layer and RMS normalisation."""
+    """even · w + b along the last dimensions, where even is x normalised: layer and RMS normalisation.
 
-    def __init__(self, names: Sequence[str | None], even: Tensor, shape: Sequence[int]) -> None:
-        super().__init__(names, even)
-        self._shape = tuple(shape)
+    What was normalised is computed again from x: cheaper than to keep scale and shift apart in the graph.
+    """
+
+    def __init__(
+        self, names: Sequence[str | None], x: Tensor, normalise: Callable[[Tensor], Tensor], shape: Sequence[int]
+    ) -> None:
+        super().__init__(names, x)
+        self._normalise, self._shape = normalise, tuple(shape)
 
     def parts(self, error: Tensor, count: int) -> Sequence[Gradient | None]:
         """Return Σ over places of error · even, and of the error."""
-        return Direct(self._sum(error * self.inputs, count)), Direct(self._sum(error, count))
+        return Direct(self._sum(error * self._normalise(self.inputs), count)), Direct(self._sum(error, count))
 
     def _sum(self, value: Tensor, count: int) -> Tensor:
         return self.records_first(value, count).reshape(count, -1, *self._shape).sum(1)
 
 
 class ChannelScaleUse(Use):
-    """even · w + b along channels, the second dimension: group normalisation and PReLU's slope."""
+    """even · w + b along channels, the second dimension: group normalisation, and PReLU's slope without b."""
 
-    def __init__(self, names: Sequence[str | None], even: Tensor, channels: int) -> None:
-        super().__init__(names, even)
-        self._channels = channels
+    def __init__(
+        self, names: Sequence[str | None], x: Tensor, normalise: Callable[[Tensor], Tensor], channels: int
+    ) -> None:
+        super().__init__(names, x)
+        self._normalise, self._channels = normalise, channels
 
     def parts(self, error: Tensor, count: int) -> Sequence[Gradient | None]:
         """Return Σ over places of error · even, and of the error."""
         _require_first(self, error, count)
-        gradients = Direct(self._sum(error * self.inputs)), Direct(self._sum(error))
+        gradients = Direct(self._sum(error * self._normalise(self.inputs))), Direct(self._sum(error))
         return gradients[: len(self.names)]
 
     def _sum(self, value: Tensor) -> Tensor:
@@ -165,8 +172,8 @@ def layer_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[
     names = taps.name(w), taps.name(b)
     if not any(names) or taps.name(x) or not taps.tapped:
         return NotImplemented
-    even = func(x, shape, None, None, eps)
-    return taps.tap(ScaleUse(names, even, shape), _scaled(even, w, b))
+    use = ScaleUse(names, x, lambda value: func(value, shape, None, None, eps), shape)
+    return taps.tap(use, func(x, shape, constant(w), constant(b), eps))
 
 
 def rms_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -174,8 +181,8 @@ def rms_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[st
     x, shape, w, eps = arguments(args, kwargs, input=None, normalized_shape=None, weight=None, eps=None)
     if taps.name(w) is None or taps.name(x) or not taps.tapped:
         return NotImplemented
-    even = func(x, shape, None, eps)
-    return taps.tap(ScaleUse((taps.name(w), None), even, shape), _scaled(even, w, None))
+    use = ScaleUse((taps.name(w), None), x, lambda value: func(value, shape, None, eps), shape)
+    return taps.tap(use, func(x, shape, constant(w), eps))
 
 
 def group_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -184,9 +191,8 @@ def group_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[
     names = taps.name(w), taps.name(b)
     if not any(names) or taps.name(x) or not taps.tapped:
         return NotImplemented
-    even, shape = func(x, groups, None, None, eps), (-1, *[1] * (x.dim() - 2))
-    outputs = _scaled(even, w.view(shape), None if b is None else b.view(shape))
-    return taps.tap(ChannelScaleUse(names, even, w.shape[0]), outputs)
+    use = ChannelScaleUse(names, x, lambda value: func(value, groups, None, None, eps), x.shape[1])
+    return taps.tap(use, func(x, groups, constant(w), constant(b), eps))
 
 
 def prelu(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -195,14 +201,7 @@ def prelu(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, 
     name = taps.name(w)
     if name is None or taps.name(x) or x.dim() < 2 or not taps.tapped:
         return NotImplemented
-    return taps.tap(ChannelScaleUse((name,), x.clamp(max=0), w.numel()), func(x, constant(w)))
-
-
-def _scaled(even: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
-    outputs = even if w is None else even * w.detach()
-    if b is not None:
-        return outputs + b.detach()
-    return outputs.clone() if outputs is even else outputs
+    return taps.tap(ChannelScaleUse((name,), x, lambda value: value.clamp(max=0), w.numel()), func(x, constant(w)))
 
 
 RULES: dict[Any, Any] = {

@@ -22,7 +22,7 @@ from ofl_iot.torch_training.losses import Loss
 from ofl_iot.torch_training.optimisers import optimiser_for
 from ofl_iot.torch_training.plain import PlainTrainer
 from ofl_iot.torch_training.probe import Findings, probe
-from ofl_iot.torch_training.session import check_finite, restored_on_failure, seeded
+from ofl_iot.torch_training.session import check_finite, keep_freed_memory, restored_on_failure, seeded
 from ofl_iot.torch_training.taps import UnsupportedError
 
 __all__ = ["FlatModel", "Job", "ModelCard", "PlainTrainer", "PrivateTrainer", "Trained"]
@@ -43,6 +43,7 @@ class PrivateTrainer:
     ) -> None:
         if engine not in ENGINES:
             raise ConfigError(f"training.engine is {engine!r}: use one of {', '.join(ENGINES)}")
+        keep_freed_memory()
         self.model, self.loss = model, loss
         self._wanted: EngineName = engine
         self._noise = CipherNoise(algorithm=fast_cipher()) if noise is None else noise
@@ -67,7 +68,7 @@ class PrivateTrainer:
         engine = self._engine_for(records)
         rate = job.rate_for(len(records))
         descent = _Descent(self.model, engine, records, job.clip_norm)
-        with restored_on_failure(self.model), seeded(rng, self.model), _unchanged_buffers(self.model):
+        with restored_on_failure(self.model), seeded(rng, self.model.flat.device), _unchanged_buffers(self.model):
             self.model.set_training()
             optimiser = optimiser_for(job, descent.total)
             for step in range(1, job.steps + 1):

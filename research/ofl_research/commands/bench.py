@@ -22,6 +22,7 @@ BENCHES = {
     "detection": "ofl_research.benches.detection",
     "fleet": "ofl_research.benches.fleet",
     "learning": "ofl_research.benches.learning",
+    "training": "ofl_research.benches.training",
 }
 
 
@@ -33,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--markdown", type=Path, metavar="FILE", help="write them there as a table (detection, learning)"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="fewer seeds, rounds or clients (broker, detection, learning)"
+        "--quick", action="store_true", help="fewer seeds, rounds or clients (broker, detection, learning, training)"
     )
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="folder of MNIST's files (detection, learning; default: $OFL_DATA)"

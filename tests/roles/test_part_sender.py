@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.roles.part_sender import PartSender
+from tests.counting import count_calls
 
 BODY = bytes(range(100))
 PARTS = split_body(BODY, 1, 1, "s", 10)
@@ -63,3 +64,36 @@ def test_each_try_waits_twice_as_long_up_to_sixteen_times_and_a_lost_link_waits_
     assert sender.due(400.0) == PARTS[:1]
     sender.restart()
     assert [now for now in range(401, 420) if sender.due(float(now))] == [401, 406, 416]
+
+
+def test_a_receipt_costs_the_same_work_however_many_parts_wait() -> None:
+    def calls(count: int) -> int:
+        sender = PartSender(split_body(bytes(count), 1, 1, "s", 1), resend_s=5.0)
+
+        def send_all() -> None:
+            now = 0.0
+            while not sender.done:
+                for part in sender.due(now):
+                    sender.confirm((part.part,))
+                now += 0.01
+
+        return count_calls(send_all)
+
+    assert calls(4000) <= 1.2 * 10 * calls(400)
+    one = PartSender(split_body(bytes(4000), 1, 1, "s", 1), resend_s=5.0)
+    one.due(0.0)
+    one.confirm((0,))
+    assert [part.part for part in one.due(0.0)] == [16]
+    one.confirm((1,))
+    assert count_calls(lambda: one.due(0.0)) < 40
+
+
+def test_an_unanswered_window_is_sent_again_in_order_before_anything_new() -> None:
+    sender = PartSender(PARTS, window=4, resend_s=5.0)
+    assert [part.part for part in sender.due(0.0)] == [0, 1, 2, 3]
+    sender.confirm((1,))
+    assert [part.part for part in sender.due(1.0)] == [4]
+    assert [part.part for part in sender.due(5.0)] == [0, 2, 3]
+    assert [part.part for part in sender.due(6.0)] == [4]
+    sender.confirm((0, 2, 3, 4))
+    assert [part.part for part in sender.due(6.0)] == [5, 6, 7, 8]

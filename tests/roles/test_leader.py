@@ -309,6 +309,42 @@ def test_a_pull_of_what_is_known_is_answered_with_nothing() -> None:
     assert answer == Blocks(1, 0, (), last=True)
 
 
+def without_model() -> LeaderMachine:
+    machine = leader_machine()
+    machine.handle(Started(), 0.0)
+    machine.handle(LinkUp(), 0.0)
+    machine.handle(assigned(office()), 0.0)
+    return machine
+
+
+def test_a_pull_that_came_before_the_model_is_answered_when_it_comes() -> None:
+    machine = without_model()
+    assert not published(machine.handle(pull(most=1), 1.0), Kind.BLOCKS)
+    assert not published(machine.handle(pull(most=2), 2.0), Kind.BLOCKS)
+    (answer,) = published(give_model(machine, 0, 1.0), Kind.BLOCKS)
+    assert isinstance(answer, Blocks)
+    assert len(answer.blocks) == 2  # the last pull counts, and it is answered once
+    assert not published(give_model(machine, 1, 2.0), Kind.BLOCKS)
+
+
+def test_an_early_pull_is_not_answered_in_another_term_nor_to_who_left() -> None:
+    machine = without_model()
+    machine.handle(pull(), 1.0)
+    machine.handle(assigned(office(term=2)), 1.0)
+    assert not published(give_model(machine, 0), Kind.BLOCKS)
+    machine = without_model()
+    machine.handle(pull(), 1.0)
+    machine.handle(assigned(office(members=(A,), revision=2)), 1.0)
+    assert not published(give_model(machine, 0), Kind.BLOCKS)
+
+
+def test_early_pulls_of_strangers_and_of_other_sizes_are_not_kept() -> None:
+    machine = without_model()
+    for odd in (pull(sender=C), pull(term=2), pull(blocks=999)):
+        assert kinds(machine.handle(odd, 1.0)) == ["Tell"]
+    assert not published(give_model(machine, 0), Kind.BLOCKS)
+
+
 @pytest.mark.parametrize("seen", [np.nan, np.inf, -np.inf, 1e300])
 def test_a_pull_with_absurd_mileages_does_no_harm(seen: float) -> None:
     assert kinds(in_office().handle(pull(seen=seen), 1.0)) == ["Publish RECEIPT", "Publish BLOCKS"]

@@ -16,11 +16,16 @@ from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.settings import LeaderRules
 
 
+def check_pull(pull: Pull, cluster: ClusterModel) -> None:
+    """Raise RefusedError for a pull of a model with another number of blocks."""
+    if len(pull.seen) != 8 * cluster.layout.count:
+        raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {cluster.layout.count}")
+
+
 def answer_to(pull: Pull, cluster: ClusterModel, rules: LeaderRules) -> list[Blocks]:
     """The stalest blocks, as many as the pull asks for; at least one message, for the device waits for the last."""
     layout = cluster.layout
-    if len(pull.seen) != 8 * layout.count:
-        raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {layout.count}")
+    check_pull(pull, cluster)
     chosen = stalest_blocks(cluster.cumulative_change, np.frombuffer(pull.seen, "<f8"), pull.max_blocks)
     block_bytes = layout.block_size * BYTES_PER_VALUE[rules.values] + BLOCK_OVERHEAD
     at_once = max(1, int(rules.blocks_bytes / block_bytes))

@@ -52,7 +52,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.leader.contribution import RESEND, Contributing, Keys
-from ofl_iot.roles.leader.downloads import answer_to
+from ofl_iot.roles.leader.downloads import answer_to, check_pull
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader.journal import Journal
 from ofl_iot.roles.leader.merging import Merging
@@ -107,6 +107,8 @@ class LeaderMachine:
         self._members: dict[str, int] = {}
         self._journal = Journal()
         self._waiting_list = WaitingList()
+        self._early_pulls: dict[DeviceId, Pull] = {}
+        """The last pull of each member that came before there was a model."""
         self._contributing = Contributing(profile.device, keys, encrypted=profile.encrypted, resend_s=rules.resend_s)
         self._intake = ModelReader(profile.layout.size)
         self._observer = Observer()
@@ -202,6 +204,7 @@ class LeaderMachine:
             self._contributing.forget()
             self._intake.forget()
             self._waiting_list.forget()
+            self._early_pulls.clear()
         self._take_members(assignment)
         self._waiting_list.retain(self._members)
         yield Persist(
@@ -228,6 +231,7 @@ class LeaderMachine:
         self._contributing.forget()
         self._intake.forget()
         self._waiting_list.forget()
+        self._early_pulls.clear()
         yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL), self._stored_seen()))
         yield LeadershipEnded(term=assignment.term, leader=assignment.leader)
         me = self.profile.device
@@ -319,7 +323,9 @@ class LeaderMachine:
         self._check_member(sender)
         if pull.term != cluster.term:
             raise LateError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
+        check_pull(pull, cluster)
         if not cluster.ready:
+            self._early_pulls[sender] = pull
             return
         answer = answer_to(pull, cluster, self._rules)
         yield self._receipt(sender, ())
@@ -405,6 +411,10 @@ class LeaderMachine:
         for device in served:
             if device in self._members:
                 yield self._receipt(DeviceId(device), ())
+        early, self._early_pulls = self._early_pulls, {}
+        for device, pull in early.items():
+            if device in self._members:
+                yield from self._answer(device, pull)
         opened = self._contributing.opened
         if opened and opened.round_no > cluster.round_no:
             yield from self._opened(opened, now)

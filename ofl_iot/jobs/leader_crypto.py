@@ -116,12 +116,12 @@ class LeaderCrypto:
         return KeysFinished(job.opened.term, job.opened.attempt, material, two.to_bytes())
 
     def protect(self, job: ProtectContribution) -> bytes:
-        """Encrypt an update under the joint key."""
+        """Encrypt an update under the joint key; without one it stays in the clear, and the kernels stay unloaded."""
+        if job.key is None:
+            return job.update.astype("<f4").tobytes()
         from ofl_iot.crypto.context import Origin
         from ofl_iot.crypto.encryption import encrypt
 
-        if job.key is None:
-            return job.update.astype("<f4").tobytes()
         context = context_of(self._federation, job.key.opened)
         origin = Origin(context, job.round_no, job.me)
         return encrypt(public_of(context, job.key.public), job.update, origin, self._entropy).to_bytes()

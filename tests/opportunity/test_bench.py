@@ -19,7 +19,14 @@ def small(monkeypatch):
 def test_the_figures_are_written_and_printed(small, tmp_path, capsys):
     assert main(["bench", "opportunity", "--json", str(tmp_path / "figures.json")]) == 0
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert {"release_ratio", "merge_ratio", "bytes_per_selected", "device_bytes_per_param"} <= set(figures)
+    assert {
+        "release_passes",
+        "merge_passes",
+        "release_ratio",
+        "merge_ratio",
+        "bytes_per_selected",
+        "device_bytes_per_param",
+    } <= set(figures)
     assert all(value > 0 for value in figures.values())
     assert 1.9 < figures["bytes_per_selected"] < 2.2
     assert "release_ratio" in capsys.readouterr().out

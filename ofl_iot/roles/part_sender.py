@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from ofl_iot.protocol.messages import Part
 
@@ -43,8 +44,7 @@ class PartSender:
         for number in overdue[room:]:
             self._send_again(number, now)
         ready = overdue[:room]
-        while len(ready) < room and (number := self._next_unsent()) is not None:
-            ready.append(number)
+        ready += islice((number for number in self._unsent if number in self._unconfirmed), room - len(ready))
         for number in ready:
             self._tries[number] += 1
             # Each try waits twice as long, so that a slow link is not filled with copies.
@@ -64,10 +64,6 @@ class PartSender:
     def _send_again(self, number: int, at: float) -> None:
         self._due_at[number] = at
         heapq.heappush(self._deadlines, (at, number))
-
-    def _next_unsent(self) -> int | None:
-        """The next part that is neither sent nor confirmed."""
-        return next((number for number in self._unsent if number in self._unconfirmed), None)
 
     def confirm(self, numbers: Iterable[int]) -> None:
         """The receiver holds these."""

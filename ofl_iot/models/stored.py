@@ -12,8 +12,7 @@ from ofl_iot.models.named import AppPlace, ModelCopy
 from ofl_iot.protocol.messages import Manifest
 from ofl_iot.protocol.model_card import ModelCard, decode_card, encode_card
 from ofl_iot.roles.coordinator.global_model import TABLE as GLOBAL
-from ofl_iot.roles.device.local_model import ModelSnapshot
-from ofl_iot.roles.device.machine import STATE
+from ofl_iot.roles.device.model_store import read_stored
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
 TABLE = "party"
@@ -35,11 +34,10 @@ def copy_of_store(stored: Stored, party: str, which: Which = "federation") -> Mo
     rows = stored.get(TABLE, {})
     if party == COORDINATOR:
         return _of_coordinator(stored, card=rows.get(_CARD, b""), app=rows.get(_APP, b""))
-    state = stored.get(STATE, {})
-    if "model" not in state:
+    snapshot = read_stored(stored)
+    if snapshot is None:
         raise ConfigError(f"the store of {party} holds no model: it has not received one yet")
-    snapshot = msgspec.msgpack.decode(state["model"], type=ModelSnapshot)
-    if not np.frombuffer(snapshot.held, bool).all():
+    if not snapshot.held.all():
         raise ConfigError(f"the store of {party} holds a part of a model only: let it run until all has arrived")
     return ModelCopy(
         party=party,
@@ -47,7 +45,7 @@ def copy_of_store(stored: Stored, party: str, which: Which = "federation") -> Mo
         which=which,
         round_no=snapshot.round_no,
         model=snapshot.model,
-        values=np.frombuffer(snapshot.base if which == "federation" else snapshot.local, "<f4").astype(np.float32),
+        values=snapshot.base if which == "federation" else snapshot.local,
         card=card_for(rows.get(_CARD, b""), snapshot.model),
         app=_app_of(rows.get(_APP, b"")),
     )

@@ -14,7 +14,7 @@ from ofl_iot.protocol.model_card import ModelCard, TensorCard
 from ofl_iot.roles.block_layout import BlockLayout
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.device.local_model import LocalModel
-from ofl_iot.roles.device.machine import STATE
+from ofl_iot.roles.device.model_store import ModelStore
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 from ofl_iot.runtime.store import MemoryStore
 
@@ -47,7 +47,7 @@ def test_a_coordinators_store_gives_its_model_by_name() -> None:
 
 
 def test_a_device_has_the_federations_model_and_its_own() -> None:
-    stored = holding(Put(STATE, "model", device().snapshot(9)), *description_ops(CARD, None))
+    stored = holding(*ModelStore(device()).snapshot(9), *description_ops(CARD, None))
     shared, own = copy_of_store(stored, "truck-1"), copy_of_store(stored, "truck-1", "own")
     assert np.array_equal(shared.named().tensors["b"], VALUES[6:])
     assert np.array_equal(own.values, VALUES + 100)
@@ -55,7 +55,7 @@ def test_a_device_has_the_federations_model_and_its_own() -> None:
 
 
 def test_a_card_of_another_model_is_not_believed() -> None:
-    stored = holding(Put(STATE, "model", device(digest=b"12345678").snapshot(9)), *description_ops(CARD, PLACE))
+    stored = holding(*ModelStore(device(digest=b"12345678")).snapshot(9), *description_ops(CARD, PLACE))
     copy = copy_of_store(stored, "truck-1")
     assert copy.card is None
     assert list(copy.named().tensors) == ["parameters"]
@@ -63,7 +63,7 @@ def test_a_card_of_another_model_is_not_believed() -> None:
 
 def test_a_damaged_card_or_place_costs_the_names_and_not_the_model() -> None:
     damaged = [Put("party", "card", b"{"), Put("party", "app", b"[]")]
-    copy = copy_of_store(holding(Put(STATE, "model", device().snapshot(9)), *damaged), "truck-1")
+    copy = copy_of_store(holding(*ModelStore(device()).snapshot(9), *damaged), "truck-1")
     assert (copy.card, copy.app) == (None, None)
     assert np.array_equal(copy.values, VALUES)
 
@@ -72,7 +72,7 @@ def test_stores_without_a_whole_model_say_what_to_do() -> None:
     with pytest.raises(ConfigError, match="has not received one yet"):
         copy_of_store(holding(), "truck-1")
     with pytest.raises(ConfigError, match="let it run"):
-        copy_of_store(holding(Put(STATE, "model", device(complete=False).snapshot(9))), "truck-1")
+        copy_of_store(holding(*ModelStore(device(complete=False)).snapshot(9)), "truck-1")
     with pytest.raises(ConfigError, match="start it once"):
         copy_of_store(holding(), COORDINATOR)
 

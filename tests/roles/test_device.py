@@ -29,7 +29,8 @@ from ofl_iot.roles.commands import (
     TrainLocally,
     Withdraw,
 )
-from ofl_iot.roles.device.machine import STATE, DeviceMachine
+from ofl_iot.roles.device.machine import DeviceMachine
+from ofl_iot.roles.device.model_store import TABLE as MODEL_TABLE
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.events import (
     Event,
@@ -44,7 +45,7 @@ from ofl_iot.roles.events import (
     Trained,
 )
 from ofl_iot.roles.reports import LateMessageDropped, MessageDropped, OutboxFull, StoredModelDropped
-from ofl_iot.roles.storage import Put
+from ofl_iot.roles.storage import Delete, Put
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     MODEL,
@@ -203,9 +204,19 @@ def test_a_settled_chunk_is_deleted_together_with_a_snapshot_that_holds_its_rele
     assert not any(isinstance(c, Persist) for c in machine.handle(receipt(stored=(1,)), 3.0))
     commands = machine.handle(receipt(settled=SeqSet(1)), 4.0)
     (stored,) = (c for c in commands if isinstance(c, Persist))
-    assert [(type(op).__name__, op.table) for op in stored.ops] == [("Put", STATE), ("Delete", OUTBOX)]
+    assert {(type(op).__name__, op.table) for op in stored.ops} == {("Put", MODEL_TABLE), ("Delete", OUTBOX)}
     assert not machine.outbox.unsettled
     assert machine.acknowledged == SeqSet(1)
+
+
+def test_a_settled_chunk_whose_release_is_stored_is_deleted_without_another_snapshot() -> None:
+    machine = device_machine()
+    train(machine, begin(machine))
+    machine.handle(prepared({0: 1.0}), 2.0)
+    train(machine, machine.handle(blocks(whole_model()), 3.0))
+    commands = machine.handle(receipt(stored=(1,), settled=SeqSet(1)), 4.0)
+    (stored,) = (c for c in commands if isinstance(c, Persist))
+    assert stored.ops == (Delete(OUTBOX, 1),)
 
 
 def test_a_new_term_sends_everything_unsettled_to_the_new_leader() -> None:
@@ -411,7 +422,7 @@ class Life:
                     assert isinstance(chunk, Chunk)
                     assert op.key not in self.released, "a sequence number was used twice"
                     self.released[int(op.key)] = chunk
-                elif isinstance(op, Put) and op.key == "model" and isinstance(event, Trained):
+                elif isinstance(op, Put) and op.key == "head" and isinstance(event, Trained):
                     self.trained += event.params - event.start
             if isinstance(command, Compute):
                 self.pending.append(command.job)

@@ -9,7 +9,6 @@ by the same amount, so no unreleased work is lost.
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from ofl_iot.errors import RefusedError
@@ -18,19 +17,6 @@ from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.roles.block_layout import NEVER, BlockLayout
 from ofl_iot.roles.events import Vector
-
-
-class ModelSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """A local model as it is stored."""
-
-    local: bytes
-    base: bytes
-    held: bytes
-    round_no: int
-    next_seq: int
-    """Chunks numbered below are part of `base` already."""
-    model: bytes
-    """Which model it is: one of another architecture may have the same size."""
 
 
 class LocalModel:
@@ -103,23 +89,3 @@ class LocalModel:
     def new_leader(self) -> None:
         """Another leader counts its own cumulative change: nothing of its model has been seen."""
         self.seen = np.full(self.layout.count, NEVER)
-
-    def snapshot(self, next_seq: int) -> bytes:
-        """What must survive a restart: the fields of a ModelSnapshot, without another copy of the vectors."""
-        vectors = (self.local.data.cast("B"), self.base.data.cast("B"), self.held.data.cast("B"))
-        return msgspec.msgpack.encode((*vectors, self.round_no, next_seq, self.digest))
-
-    def restore(self, stored: bytes) -> int:
-        """Take up a snapshot; returns its `next_seq`. One of another model shape is refused."""
-        snapshot = msgspec.msgpack.decode(stored, type=ModelSnapshot)
-        if len(snapshot.local) != 4 * self.layout.size or len(snapshot.held) != self.layout.count:
-            raise RefusedError("the stored model has another shape")
-        if snapshot.model != self.digest:
-            raise RefusedError("the stored model is another one")
-        self.local = np.frombuffer(snapshot.local, np.float32).copy()
-        self.base = np.frombuffer(snapshot.base, np.float32).copy()
-        self.held = np.frombuffer(snapshot.held, bool).copy()
-        self.synced = self.base.copy()
-        self.synced_before = self.base.copy()
-        self.round_no = snapshot.round_no
-        return snapshot.next_seq

@@ -36,6 +36,8 @@ from ofl_iot.roles.commands import (
     Withdraw,
 )
 from ofl_iot.roles.device.local_model import LocalModel
+from ofl_iot.roles.device.model_store import TABLE as MODEL
+from ofl_iot.roles.device.model_store import ModelStore
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.device.outbox import Outbox
 from ofl_iot.roles.device.privacy_guard import PrivacyGuard, PrivacyRules
@@ -68,7 +70,7 @@ from ofl_iot.roles.reports import (
     TrainingDiverged,
 )
 from ofl_iot.roles.settings import DownloadRules, LeaderRules, TrainingRules, UploadRules
-from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
+from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
 STATE = "device.state"
 _HEARTBEAT, _PULL, _REST = "device.heartbeat", "device.pull", "device.rest"
@@ -120,6 +122,7 @@ class DeviceMachine:
         )
         self.guard = PrivacyGuard(rules.privacy)
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
+        self._model_store = ModelStore(self.model)
         self._upload = Upload(profile.device, rules.upload, self.model, self.guard)
         self.assignment: Assignment | None = None
         self.sealing_key = b""
@@ -160,6 +163,8 @@ class DeviceMachine:
             yield from self._stop_waiting()
         elif isinstance(event, Stopping):
             yield Publish(Topic(Kind.STATUS, self.profile.device), self.status(online=False), retain=True)
+            if self.model.held.any():
+                yield Persist(tuple(self._model_store.snapshot(self.outbox.next_seq, whole=True)))
         elif isinstance(event, Arrived):
             yield from self._receive(event, now)
         elif isinstance(event, TimerFired):
@@ -191,14 +196,13 @@ class DeviceMachine:
     def _start(self, stored: Stored, now: float) -> Iterator[Command]:
         state = stored.get(STATE, {})
         next_seq = 1
-        if "model" in state:
-            try:
-                next_seq = self.model.restore(state["model"])
-            except (RefusedError, msgspec.DecodeError) as error:
-                # Another model is learnt now: chunks of the old one fit nowhere any more.
-                yield StoredModelDropped(reason=str(error))
-                yield Persist((DeleteTable(STATE), DeleteTable(OUTBOX)))
-                stored = {}
+        try:
+            next_seq = self._model_store.restore(stored) or 1
+        except (RefusedError, msgspec.DecodeError) as error:
+            # Another model is learnt now: chunks of the old one fit nowhere any more.
+            yield StoredModelDropped(reason=str(error))
+            yield Persist((DeleteTable(STATE), DeleteTable(MODEL), DeleteTable(OUTBOX)))
+            stored = {}
         if "assignment" in stored.get(STATE, {}):
             self.assignment = msgspec.msgpack.decode(state["assignment"], type=Assignment)
         self._upload.restore(stored.get(OUTBOX, {}), next_seq, self._training.steps)
@@ -291,7 +295,7 @@ class DeviceMachine:
         ops: list[StoreOp] = [Put(STATE, "assignment", msgspec.msgpack.encode(self.assignment))]
         ops += self._forget(self.outbox.confirm((), assignment.settled, self._upload_rules.window))
         if self.outbox.skip_to(assignment.settled.highest):
-            ops.append(self._snapshot())
+            ops += self._snapshot()
         yield Persist(tuple(ops))
         yield DeviceAssigned(term=assignment.term, leader=assignment.leader)
         if held is None or held.term != assignment.term:
@@ -311,7 +315,7 @@ class DeviceMachine:
         self.acknowledged = self.acknowledged.union(receipt.stored)
         ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
         if self.outbox.skip_to(max(receipt.highest, receipt.settled.highest)):
-            ops.append(self._snapshot())
+            ops += self._snapshot()
         if ops:
             yield Persist(tuple(ops))
         yield from self._release(now)
@@ -320,8 +324,9 @@ class DeviceMachine:
         yield from self._train()
 
     def _forget(self, deletions: list[StoreOp]) -> list[StoreOp]:
-        """Chunks may be deleted only when the stored base holds what they released."""
-        return [self._snapshot(), *deletions] if deletions else []
+        """Chunks may be deleted only when the stored model holds their release: the next training sees to it."""
+        stored = all(isinstance(op, Delete) and int(op.key) < self._model_store.next_seq for op in deletions)
+        return deletions if stored else [*self._snapshot(), *deletions]
 
     def _blocks(self, message: Blocks, now: float) -> Iterator[Command]:
         assert self.assignment is not None  # noqa: S101  # checked by _receive
@@ -345,7 +350,7 @@ class DeviceMachine:
         self.model.trained(event.start, event.params)
         self._upload.trained(event.steps)
         self._step_s = max(1e-9, event.seconds / max(1, event.steps))
-        yield Persist((self._snapshot(),))
+        yield Persist(tuple(self._snapshot()))
         yield DeviceTrained(loss=event.loss, steps=event.steps, seconds=event.seconds)
         if rest_s := self._training.pause_s + self._resources.throttle.rest_s(event.seconds):
             yield from self._rest(rest_s, now)
@@ -425,5 +430,5 @@ class DeviceMachine:
             yield Persist(tuple(paid))
         yield Compute(TrainLocally(self.model.local.copy(), steps, self.guard.noise_multiplier))
 
-    def _snapshot(self) -> Put:
-        return Put(STATE, "model", self.model.snapshot(self.outbox.next_seq))
+    def _snapshot(self) -> list[StoreOp]:
+        return self._model_store.snapshot(self.outbox.next_seq)

@@ -29,6 +29,7 @@ from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
 from ofl_iot.roles.leader.merging import WeightedMerging
+from ofl_iot.roles.store_identity import StoreIdentity
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.transport.identity import IdentityFolder
 from ofl_iot.workloads.base import Workload
@@ -97,16 +98,17 @@ class Parties:
             balance=label_balance(workload.label_histogram().tolist()),
         )
 
-        salt = int(rng.integers(2**63))
+        salt, drawing = int(rng.integers(2**63)), self._entropy(name)
 
         def make() -> AgentMachine:
-            device = DeviceMachine(profile, settings.device_rules())
+            store = StoreIdentity(drawing.random_bytes(8))
+            device = DeviceMachine(profile, settings.device_rules(), store)
             encrypted = settings.protection.mode == "threshold"
             largest = settings.protection.largest_update
             leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted, largest)
             keeper = KeyHolder(name, settings.protection.resend_s, settings.protection.server)
             merging = WeightedMerging(settings.merge, salt, settings.training.steps)
-            return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper), keeper)
+            return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper, store), keeper)
 
         crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name), _trust_of(identity))
         rules, density = settings.device_rules(), settings.upload.density

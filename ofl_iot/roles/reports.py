@@ -73,6 +73,14 @@ class DeviceAssigned(Report, frozen=True):
     leader: str
 
 
+class FormerAssignment(Report, frozen=True):
+    """An assignment to a store that this device lost was passed over: the coordinator will send another one."""
+
+    phrase: ClassVar[str] = "assignment of a lost store"
+    level: ClassVar[int] = WARNING
+    term: int
+
+
 class DeviceTrained(Report, frozen=True):
     """A device ended a local training."""
 
@@ -228,6 +236,14 @@ class DeviceJoined(Report, frozen=True):
     phrase: ClassVar[str] = "joined"
     device: str
     leader: str
+
+
+class DeviceStoreLost(Report, frozen=True):
+    """A device that was known came with another store: what it held is gone."""
+
+    phrase: ClassVar[str] = "device lost its store"
+    level: ClassVar[int] = WARNING
+    device: str
 
 
 class LeaderReplaced(Report, frozen=True):

@@ -6,7 +6,9 @@ import pytest
 
 from ofl_agents.sim.audit import Audit, audit_chunks
 from ofl_iot.ids import DeviceId
+from ofl_iot.protocol.messages import Settlement
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.roles.leader.cluster_model import device_of, store_of
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.tally import TallyWorld
 
@@ -19,13 +21,13 @@ def fleet() -> TallyWorld:
     return fleet
 
 
-def unsettled(fleet: TallyWorld) -> tuple[DeviceId, int] | None:
+def unsettled(fleet: TallyWorld) -> tuple[DeviceId, int, bytes] | None:
     """A chunk that a leader in office has merged since the last round."""
     for agent in fleet.agents.values():
         cluster = agent.leader.cluster
         if cluster is not None and cluster.round_no == coordinator(fleet).counter.closed:
-            for device, seqs in cluster.unsettled().items():
-                return DeviceId(device), next(iter(seqs))
+            for owner, seqs in cluster.unsettled().items():
+                return DeviceId(device_of(owner)), next(iter(seqs)), store_of(owner)
     return None
 
 
@@ -48,7 +50,7 @@ def test_a_confirmed_chunk_that_is_nowhere_is_lost(fleet: TallyWorld) -> None:
 def test_a_chunk_that_left_its_outbox_before_it_was_settled_is_lost(fleet: TallyWorld) -> None:
     chunk = unsettled(fleet)
     assert chunk is not None
-    device, seq = chunk
+    device, seq, _ = chunk
     machine = fleet.agents[device].device
     machine.acknowledged = machine.acknowledged.union((seq,))
     del machine.outbox._parcels[seq]
@@ -68,7 +70,7 @@ def test_chunks_of_a_device_that_the_coordinator_does_not_know_are_lost(fleet: T
 def test_a_settled_chunk_that_a_leader_will_contribute_again_is_doubled(fleet: TallyWorld) -> None:
     chunk = unsettled(fleet)
     assert chunk is not None
-    coordinator(fleet).roster.settle(chunk[0], (chunk[1],))
+    coordinator(fleet).roster.settle(Settlement(chunk[0], (chunk[1],), chunk[2]))
     assert audit_chunks(coordinator(fleet), fleet.agents).doubled == 1
 
 
@@ -80,7 +82,7 @@ def test_what_the_coordinator_has_seen_twice_counts(fleet: TallyWorld) -> None:
 def test_a_leader_that_lost_its_office_cannot_double_anything(fleet: TallyWorld) -> None:
     chunk = unsettled(fleet)
     assert chunk is not None
-    coordinator(fleet).roster.settle(chunk[0], (chunk[1],))
+    coordinator(fleet).roster.settle(Settlement(chunk[0], (chunk[1],), chunk[2]))
     for agent in fleet.agents.values():
         if agent.leader.cluster is not None:
             agent.leader.cluster.term -= 1

@@ -17,6 +17,7 @@ from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Command, Publish
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Event
+from ofl_iot.roles.leader.cluster_model import device_of
 from ofl_iot.roles.settings import FleetRules, RoundRules
 from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.runtime.virtual_broker import Faults
@@ -137,7 +138,7 @@ class ChurningFleet(TallyWorld):
             cluster = agent.leader.cluster
             if cluster is None or self.world.parties[name].machine is not agent:
                 continue
-            members = {(cluster.term, device) for device in cluster.settled}
+            members = {(cluster.term, device_of(owner)) for owner in cluster.settled}
             assert not led & members, f"seed {self.seed}: two leaders for {led & members}"
             led |= members
         for device in roster.online:
@@ -158,6 +159,6 @@ class ChurningFleet(TallyWorld):
             leader = self.agents[DeviceId(wanted.leader)].leader.cluster
             if (held.term, held.leader) != (wanted.term, wanted.leader):
                 return False
-            if leader is None or leader.term != wanted.term or name not in leader.settled:
+            if leader is None or leader.term != wanted.term or name not in map(device_of, leader.settled):
                 return False
         return True

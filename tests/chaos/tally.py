@@ -7,6 +7,7 @@ sum of what that device durably released: one less and a chunk was lost, one mor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -56,6 +57,7 @@ from ofl_iot.roles.settings import (
     UploadRules,
 )
 from ofl_iot.roles.storage import Put, StoreOp
+from ofl_iot.roles.store_identity import StoreIdentity
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.virtual import Listener, Party, VirtualWorld
@@ -204,7 +206,10 @@ class TallyWorld:
         )
 
     def _add_device(self, slot: int, name: DeviceId) -> None:
+        draws = itertools.count(1)
+
         def make() -> AgentMachine:
+            identity = StoreIdentity(f"{name}.{next(draws)}".encode())
             device = DeviceMachine(
                 DeviceProfile(name, MODEL, self.devices, 2, 10, heartbeat_s=self.fleet.heartbeat_s),
                 DeviceRules(
@@ -213,6 +218,7 @@ class TallyWorld:
                     download=self.download,
                     privacy=PrivacyRules(mode="off"),
                 ),
+                identity,
             )
             keeper = KeyHolder(name, 2.0, self.protection.server)
             leader = LeaderMachine(
@@ -226,6 +232,7 @@ class TallyWorld:
                 LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, values="single"),
                 Unweighted(),
                 keeper,
+                identity,
             )
             agent = self.agents[name] = AgentMachine(device, leader, keeper)
             return agent
@@ -250,6 +257,14 @@ class TallyWorld:
         store = self.world.parties[name].store
         assert isinstance(store, AuditedStore)
         return store.released
+
+    def lose_store(self, name: DeviceId, *, for_s: float = 1.0) -> AuditedStore:
+        """Kill a device and empty its folder; returns what it had stored."""
+        party = self.world.parties[name]
+        self.world.crash(party, for_s=for_s)
+        lost, party.store = party.store, AuditedStore()
+        assert isinstance(lost, AuditedStore)
+        return lost
 
     def settle(self, *, limit_s: float) -> bool:
         """Stop training and faults; let everything that was released reach the global model."""

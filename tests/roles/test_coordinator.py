@@ -278,8 +278,8 @@ def test_each_part_gets_a_receipt_and_the_last_contribution_starts_the_aggregati
         AggregateRound(
             1,
             (
-                Contributed(first, b"payload", 10, 1, members=len(office.machine.roster.settled_in(first))),
-                Contributed(second, b"payload", 10, 0, members=len(office.machine.roster.settled_in(second))),
+                Contributed(first, b"payload", 10, 1, members=len(office.machine.roster.books_of(first))),
+                Contributed(second, b"payload", 10, 0, members=len(office.machine.roster.books_of(second))),
             ),
         )
     ]

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.ids import DeviceId
+from ofl_iot.protocol.lives import Account
 from ofl_iot.protocol.messages import Observation, Status
+from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.roles.coordinator.device_books import DeviceBooks, books_from, books_message, restored
 from ofl_iot.roles.coordinator.roster import CONTACT_S, Roster
 from ofl_iot.roles.leader.observation import MAX_INTERVALS, MIN_ARRIVAL_BYTES, ContactWindow, Observer
 from ofl_iot.roles.settings import TrainingRules
@@ -243,3 +246,32 @@ def test_a_renewed_certificate_is_kept_and_passed_on_with_the_key() -> None:
     books.keep(books.roster.heard(A, msgspec.structs.replace(first, certificate=b"renewed"), 1.0))
     books.hear(A, 2.0, online=False)
     assert books.again().devices[A].status.certificate == b"renewed"
+
+
+# --- lost stores
+
+
+def test_books_are_kept_by_store_and_a_past_without_a_ledger_is_still_a_past() -> None:
+    books = DeviceBooks().with_store(b"one").settle((1, 2, 4), b"one", Account(3, 30))
+    assert books == DeviceBooks(b"one", SeqSet(2, (4, 4)), Account(3, 30))
+    moved = books.with_store(b"two")
+    assert (moved.settled, moved.account) == (SeqSet(), Account(3, 30))
+    assert moved.settled_of(b"one") == SeqSet(2, (4, 4))
+    late = moved.settle((3,), b"one")
+    assert late.settled_of(b"one") == SeqSet(4), "leaders may still hold chunks of the lost store"
+    assert late.settled == SeqSet()
+    assert late.with_store(b"one").settled == SeqSet(4), "it was found again"
+    assert moved.with_store(b"") == moved, "a last will names no store"
+    old = DeviceBooks(settled=SeqSet(5)).with_store(b"new")
+    assert old.account.version == 1, "the version before told nothing of its ledger"
+    for number in range(50):
+        late = late.with_store(b"%d" % number)
+    assert len(late.former) == 4
+
+
+def test_books_of_the_version_before_are_taken_up_and_told_on() -> None:
+    rows = {"coordinator.settled": {"a": msgspec.msgpack.encode(SeqSet(7))}}
+    assert restored(rows) == {A: DeviceBooks(settled=SeqSet(7))}
+    books = {"a": DeviceBooks(b"one", SeqSet(7), Account(2, 20)), "b": DeviceBooks(b"two")}
+    assert books_from(books_message(5, books)) == books
+    assert books_message(5, books).completed == 5

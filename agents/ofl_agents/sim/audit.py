@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ofl_iot.ids import DeviceId
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.roles.leader.cluster_model import device_of, store_of
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ def audit_chunks(coordinator: CoordinatorMachine, agents: Mapping[DeviceId, Agen
         cluster = leader.leader.cluster
         if cluster is None or cluster.round_no != coordinator.counter.closed:
             continue
-        for device, seqs in cluster.unsettled().items():
-            settled_set = coordinator.roster.devices[DeviceId(device)].settled
+        for owner, seqs in cluster.unsettled().items():
+            books = coordinator.roster.devices[DeviceId(device_of(owner))].books
+            settled_set = books.settled_of(store_of(owner))
             in_office = coordinator.roster.terms.get(leader.leader.profile.device) == cluster.term
             doubled += sum(1 for seq in seqs if seq in settled_set) if in_office else 0
     return Audit(lost, doubled)

@@ -32,6 +32,8 @@ class Clusters:
         self._fleet = fleet
         self._proposal: FleetPlan | None = None
         """The plan of the next term while its leaders make their key."""
+        self._emptied: set[DeviceId] = set()
+        """Leaders that came back with an empty store and are still to be replaced."""
 
     # --- forming
 
@@ -119,6 +121,21 @@ class Clusters:
         """A device is here (again)."""
         yield CancelTimer(GRACE + device)
 
+    def store_lost(self, device: DeviceId, now: float) -> Iterator[Command]:
+        """A device came back with an empty store: a leader's cluster goes to another, or begins a new term."""
+        cluster = self._roster.cluster_of(device)
+        if cluster is None:
+            return
+        if cluster.leader != device:
+            yield Persist(tuple(self._roster.revise(DeviceId(cluster.leader))))
+            yield from self.announce((DeviceId(cluster.leader), device))
+            return
+        self._emptied.add(device)
+        if self._rounds.aggregating:
+            self._rounds.lost.add(device)
+        else:
+            yield from self._replace(device, now)
+
     def grace_over(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """A leader did not come back in time."""
         record = self._roster.devices.get(leader)
@@ -134,6 +151,9 @@ class Clusters:
         if not self._roster.leads(leader):
             return
         heir, ops = self._roster.replace_leader(leader)
+        if heir is None and leader in self._emptied:
+            heir, ops = leader, self._roster.reseat(leader)
+        self._emptied.discard(leader)
         if heir is None:
             yield ClusterOrphaned(leader=leader)
             return

@@ -28,6 +28,7 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.clusters import GRACE, Clusters
+from ofl_iot.roles.coordinator.device_books import books_from, books_message
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.progress import RoundCounter
 from ofl_iot.roles.coordinator.roster import Roster
@@ -51,6 +52,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.reports import (
     AllBudgetsSpent,
+    DeviceStoreLost,
     JobFailure,
     ModelEvaluated,
     NothingToTakeOver,
@@ -253,7 +255,7 @@ class CoordinatorMachine:
             if self._inheritance and self._inheritance.waiting:
                 yield SetTimer(_INHERIT, now + _INHERIT_S)
             return
-        ops = [*self._model.inherit(legacy), *self.roster.inherit(legacy.books.settled)]
+        ops = [*self._model.inherit(legacy), *self.roster.inherit(books_from(legacy.books))]
         ops.extend(self._rounds.inherit(legacy.manifest.round_no, legacy.books.completed))
         yield Persist(tuple(ops))
         yield TakeoverDone(round_no=legacy.manifest.round_no, devices=len(legacy.books.settled))
@@ -282,7 +284,7 @@ class CoordinatorMachine:
             yield Unsubscribe(kind)
 
     def _books(self) -> Books:
-        return Books(self.counter.completed, self.roster.settled)
+        return books_message(self.counter.completed, self.roster.books)
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
         if name == _GATHER:
@@ -362,6 +364,7 @@ class CoordinatorMachine:
                 f"{device} says that it is in term {status.term}, the highest given is {self.roster.highest_term}: it "
                 "lies, or the coordinator's store was lost, then start it with --take-over"
             )
+        moved = self.roster.has_another_store(device, status.store)
         ops = self.roster.heard(device, status, now)
         if ops:
             yield Persist(tuple(ops))
@@ -376,6 +379,9 @@ class CoordinatorMachine:
                 yield SetTimer(_GATHER, now + self._fleet.gather_s)
         elif self.roster.cluster_of(device) is None:
             yield from self._clusters.join(device)
+        elif moved:
+            yield DeviceStoreLost(device)
+            yield from self._clusters.store_lost(device, now)
         elif status.term < self.roster.assignment(device).term:
             yield from self._clusters.announce((device,))
 

@@ -14,8 +14,8 @@ from ofl_iot.errors import RefusedError
 from ofl_iot.protocol.codec import decode_body
 from ofl_iot.protocol.messages import Contribution, Inclusion, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import BodyJoiner
-from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.roles.commands import Contributed
+from ofl_iot.roles.coordinator.device_books import DeviceBooks
 
 
 @dataclass
@@ -44,10 +44,10 @@ class OpenRound:
         """Complete contributions by leader."""
         return self._contributions
 
-    def take(self, leader: str, part: Part, settled: Mapping[str, SeqSet], max_bytes: int) -> PartReceipt:
+    def take(self, leader: str, part: Part, books: Mapping[str, DeviceBooks], max_bytes: int) -> PartReceipt:
         """Add a part; the receipt names the parts held of this body.
 
-        `settled` has every device of the leader's cluster with the chunks that the global model holds already.
+        `books` has every device of the leader's cluster.
         """
         if part.round_no != self.opened.round_no or part.term != self._seats.get(leader):
             raise RefusedError(f"a part for round {part.round_no}, term {part.term} that {leader} has no seat in")
@@ -61,9 +61,10 @@ class OpenRound:
         if body is not None:
             contribution = decode_body(Contribution, body)
             for merged in contribution.merged:
-                if merged.device not in settled:
+                if merged.device not in books:
                     raise RefusedError(f"{leader} merged chunks of {merged.device}, which is not in its cluster")
-                if any(seq in settled[merged.device] for seq in merged.seqs):
+                settled = books[merged.device].settled_of(merged.store)
+                if any(seq in settled for seq in merged.seqs):
                     raise RefusedError(f"{leader} merged chunks of {merged.device} that are settled already")
             self._contributions[leader] = contribution
             self._digests[leader] = part.digest

@@ -22,14 +22,15 @@ from ofl_iot.fleet.assignment import (
 from ofl_iot.fleet.election import fit_to_serve
 from ofl_iot.fleet.trust import Evidence
 from ofl_iot.ids import DeviceId, Term
-from ofl_iot.protocol.messages import Assignment, KeyMember, Member, Observation, Seat, Status
+from ofl_iot.protocol.messages import Assignment, KeyMember, Member, Observation, Seat, Settlement, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.roles.coordinator.device_books import LIVES, SETTLED, DeviceBooks, restored, stored_books
 from ofl_iot.roles.leader.observation import ContactWindow
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
-STATE, SETTLED, DEVICES = "coordinator.fleet", "coordinator.settled", "coordinator.devices"
+STATE, DEVICES = "coordinator.fleet", "coordinator.devices"
 KNOWN = "coordinator.known"
 CONTACT_S = 300.0
 """Contact is judged over windows of at least this length."""
@@ -51,10 +52,15 @@ class DeviceRecord:
     """When it was last heard of, or went offline."""
     contact: ContactWindow
     telemetry: Telemetry = _UNREPORTED
-    settled: SeqSet = field(default_factory=SeqSet)
+    books: DeviceBooks = field(default_factory=DeviceBooks)
     evidence: Evidence = field(default_factory=Evidence)
     news: bool = False
     """Whether report or evidence changed since they were last stored."""
+
+    @property
+    def settled(self) -> SeqSet:
+        """The chunks of its present store that the global model holds."""
+        return self.books.settled
 
     @property
     def view(self) -> DeviceView:
@@ -92,24 +98,21 @@ class Roster:
         """The plan as the last clustering made it: turnover counts from there."""
         self._seats = Seats(0, {}, {})
         self._clusters: Mapping[DeviceId, ClusterPlan] = {}
-        self._unmet: dict[DeviceId, SeqSet] = {}
-        """Settled chunks of devices that have not announced themselves to this coordinator."""
+        self._unmet: dict[DeviceId, DeviceBooks] = {}
+        """Books on devices that have not announced themselves to this coordinator."""
 
     def restore(self, stored: Stored, now: float) -> None:
         """Take up the books of an earlier process; who is online will be seen."""
-        settled, known = stored.get(SETTLED, {}), stored.get(KNOWN, {})
+        books, known = restored(stored), stored.get(KNOWN, {})
         for device, status in stored.get(DEVICES, {}).items():
             decoded = msgspec.msgpack.decode(status, type=Status)
             record = DeviceRecord(decoded, online=False, since=now, contact=ContactWindow.open(now))
-            if device in settled:
-                record.settled = msgspec.msgpack.decode(settled[device], type=SeqSet)
+            record.books = books.get(DeviceId(str(device)), record.books)
             if device in known:
                 knowledge = msgspec.msgpack.decode(known[device], type=Knowledge)
                 record.telemetry, record.evidence = knowledge.telemetry, knowledge.evidence
             self.devices[DeviceId(str(device))] = record
-        for device, seqs in settled.items():
-            if device not in self.devices:
-                self._unmet[DeviceId(str(device))] = msgspec.msgpack.decode(seqs, type=SeqSet)
+        self._unmet = {device: each for device, each in books.items() if device not in self.devices}
         rows = stored.get(STATE, {})
         if "seats" in rows:
             self._seats = msgspec.msgpack.decode(rows["seats"], type=Seats)
@@ -124,9 +127,9 @@ class Roster:
         known = self.devices.get(device)
         if known is None:
             record = DeviceRecord(status, status.online, now, ContactWindow.open(now))
-            record.settled = self._unmet.pop(device, record.settled)
+            record.books = self._unmet.pop(device, record.books)
             self.devices[device] = record
-            return [Put(DEVICES, device, msgspec.msgpack.encode(status))]
+            return [Put(DEVICES, device, msgspec.msgpack.encode(status)), *self._heard_store(device, status.store)]
         if not status.sealing_key:  # a last will was written before the key was made
             key, certificate = known.status.sealing_key, known.status.certificate
             status = msgspec.structs.replace(status, sealing_key=key, certificate=certificate)
@@ -135,24 +138,41 @@ class Roster:
         if status.online or known.online:
             known.since = now
         known.status, known.online = status, status.online
-        return [Put(DEVICES, device, msgspec.msgpack.encode(status))] if shown != before else []
+        told = [Put(DEVICES, device, msgspec.msgpack.encode(status))] if shown != before else []
+        return [*told, *self._heard_store(device, status.store)]
+
+    def has_another_store(self, device: DeviceId, store: bytes) -> bool:
+        """Return whether a device that is known announces a store other than before."""
+        record = self.devices.get(device)
+        return record is not None and record.books.with_store(store) != record.books and record.books != DeviceBooks()
+
+    def _heard_store(self, device: DeviceId, store: bytes) -> list[StoreOp]:
+        record = self.devices[device]
+        before, record.books = record.books, record.books.with_store(store)
+        return [] if record.books == before else [stored_books(device, record.books)]
+
+    @property
+    def books(self) -> dict[str, DeviceBooks]:
+        """The books on every device of which something is known."""
+        known = {device: record.books for device, record in self.devices.items()}
+        return {device: each for device, each in sorted({**known, **self._unmet}.items()) if each != DeviceBooks()}
 
     @property
     def settled(self) -> dict[str, SeqSet]:
         """All chunks that the global model holds, by device."""
-        known = {device: record.settled for device, record in self.devices.items()}
-        return {device: seqs for device, seqs in sorted({**known, **self._unmet}.items()) if seqs != SeqSet()}
+        return {device: each.settled for device, each in self.books.items() if each.settled != SeqSet()}
 
-    def inherit(self, settled: Mapping[str, SeqSet]) -> list[StoreOp]:
+    def inherit(self, books: Mapping[str, DeviceBooks]) -> list[StoreOp]:
         """Take up the books of a coordinator before this one; clusters of our own are of the past."""
         for device, record in self.devices.items():
-            record.settled = settled.get(device, SeqSet())
-        self._unmet = {DeviceId(device): seqs for device, seqs in settled.items() if device not in self.devices}
+            record.books = books.get(device, DeviceBooks()).with_store(record.status.store)
+        self._unmet = {DeviceId(device): each for device, each in books.items() if device not in self.devices}
         self.plan = self._clustered = None
         self._clusters = {}
         self._seats = Seats(self._seats.term, {}, {})
-        books = (Put(SETTLED, device, msgspec.msgpack.encode(seqs)) for device, seqs in settled.items())
-        return [DeleteTable(SETTLED), Delete(STATE, "plan"), Delete(STATE, "clustered"), *books, self._stored_seats()]
+        rows = (stored_books(device, each) for device, each in self.books.items())
+        emptied = (DeleteTable(SETTLED), DeleteTable(LIVES))
+        return [*emptied, Delete(STATE, "plan"), Delete(STATE, "clustered"), *rows, self._stored_seats()]
 
     def reported(self, device: DeviceId, telemetry: Telemetry) -> None:
         """A device told of its resources."""
@@ -242,12 +262,12 @@ class Roster:
         """The cluster a device belongs to."""
         return self._clusters.get(device)
 
-    def settled_in(self, leader: DeviceId) -> dict[str, SeqSet]:
-        """Each device that the leader leads, with its chunks that the global model holds."""
+    def books_of(self, leader: DeviceId) -> dict[str, DeviceBooks]:
+        """The books on each device that the leader leads."""
         cluster = self._clusters.get(leader)
         if cluster is None or cluster.leader != leader:
             return {}
-        return {device: self.devices[device].settled for device in cluster.members}
+        return {device: self.devices[device].books for device in cluster.members}
 
     def leads(self, device: DeviceId) -> bool:
         """Whether the device leads a cluster."""
@@ -302,12 +322,20 @@ class Roster:
         """Place a late joiner at once; its leader gets a revised assignment."""
         assert self.plan is not None  # noqa: S101  # the federation has begun
         self._take(with_joiners(self.plan, {device: self.devices[device].view}, self._settings))
-        cluster = self._clusters[device]
-        if cluster.leader in self._seats.terms:
-            revisions = {**self._seats.revisions, cluster.leader: self._seats.revisions[cluster.leader] + 1}
+        return self.revise(self._clusters[device].leader)
+
+    def revise(self, leader: DeviceId) -> list[StoreOp]:
+        """Number a change within a cluster, so that its leader takes it up."""
+        if leader in self._seats.terms:
+            revisions = {**self._seats.revisions, leader: self._seats.revisions[leader] + 1}
             self._seats = msgspec.structs.replace(self._seats, revisions=revisions)
         else:
-            self._open_seat(cluster.leader)
+            self._open_seat(leader)
+        return self.stored()
+
+    def reseat(self, leader: DeviceId) -> list[StoreOp]:
+        """Give a leader a new term: what its devices had sent in the old one is sent again."""
+        self._open_seat(leader)
         return self.stored()
 
     def replace_leader(self, leader: DeviceId) -> tuple[DeviceId | None, list[StoreOp]]:
@@ -325,25 +353,29 @@ class Roster:
         self._open_seat(heirs[0])
         return heirs[0], self.stored()
 
-    def settle(self, device: DeviceId, seqs: tuple[int, ...]) -> tuple[int, StoreOp]:
+    def settle(self, settlement: Settlement) -> tuple[int, StoreOp]:
         """Enter chunks into the books; returns how many were there before, which must be none."""
+        device = DeviceId(settlement.device)
         record = self.devices[device]
-        doubled = sum(1 for seq in seqs if seq in record.settled)
-        record.settled = record.settled.union(seqs)
-        return doubled, Put(SETTLED, device, msgspec.msgpack.encode(record.settled))
+        before = record.books.settled_of(settlement.store)
+        doubled = sum(1 for seq in settlement.seqs if seq in before)
+        record.books = record.books.settle(settlement.seqs, settlement.store, settlement.account)
+        return doubled, stored_books(device, record.books)
 
     def assignment(self, device: DeviceId) -> Assignment:
         """What the device is to be told."""
-        cluster = self._clusters[device]
+        cluster, books = self._clusters[device], self.devices[device].books
         leads = cluster.leader == device
         return Assignment(
             term=self._seats.terms[cluster.leader],
             revision=self._seats.revisions[cluster.leader],
             leader=cluster.leader,
-            settled=self.devices[device].settled,
+            settled=books.settled,
             deputies=cluster.deputies,
             members=tuple(self._members(cluster)) if leads else (),
             incarnation=self.incarnation,
+            store=books.store,
+            account=books.account,
         )
 
     def stored(self) -> list[StoreOp]:
@@ -356,7 +388,8 @@ class Roster:
     def _members(self, cluster: ClusterPlan) -> Iterator[Member]:
         for device in cluster.members:
             record = self.devices[device]
-            yield Member(device, record.settled, record.status.sample_count)
+            books = record.books
+            yield Member(device, books.settled, record.status.sample_count, books.store, books.account)
 
     def _heirs(self, leader: DeviceId) -> list[DeviceId]:
         """The other members online, in order of succession."""

@@ -249,9 +249,9 @@ class Rounds:
         current = self._round
         if current is None or current.aggregating:
             raise RefusedError("no round is open")
-        settled = self._roster.settled_in(leader)
-        max_bytes = 64 * len(self._model.values) + (1 << 20) + 64 * 1024 * (len(settled) + 1)
-        receipt = current.take(leader, part, settled, max_bytes)
+        books = self._roster.books_of(leader)
+        max_bytes = 64 * len(self._model.values) + (1 << 20) + 64 * 1024 * (len(books) + 1)
+        receipt = current.take(leader, part, books, max_bytes)
         yield Publish(Topic(Kind.RECEIPT, COORDINATOR, leader), receipt)
         if current.complete():
             yield from self._aggregate(current, now)
@@ -280,7 +280,7 @@ class Rounds:
     # --- aggregating
 
     def _aggregate(self, current: OpenRound, now: float) -> Iterator[Command]:
-        members = {seat.leader: len(self._roster.settled_in(DeviceId(seat.leader))) for seat in current.opened.seats}
+        members = {seat.leader: len(self._roster.books_of(DeviceId(seat.leader))) for seat in current.opened.seats}
         contributions = current.contributed(members)
         speaking = [each for each in contributions if each.updates]
         if not speaking:
@@ -378,7 +378,7 @@ class Rounds:
                 self._misses.pop(leader, None)
             self._roster.observed(DeviceId(leader), current.contributions[leader].observed)
             for settlement in current.contributions[leader].merged:
-                doubled, op = self._roster.settle(DeviceId(settlement.device), settlement.seqs)
+                doubled, op = self._roster.settle(settlement)
                 self.doubled_chunks += doubled
                 ops.append(op)
         return ops

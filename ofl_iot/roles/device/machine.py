@@ -63,6 +63,7 @@ from ofl_iot.roles.reports import (
     DeviceAssigned,
     DeviceTrained,
     ExchangeLimited,
+    FormerAssignment,
     JobFailure,
     OutboxFull,
     PullUnanswered,
@@ -71,6 +72,7 @@ from ofl_iot.roles.reports import (
 )
 from ofl_iot.roles.settings import DownloadRules, LeaderRules, TrainingRules, UploadRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
+from ofl_iot.roles.store_identity import StoreIdentity
 
 STATE = "device.state"
 _HEARTBEAT, _PULL, _REST = "device.heartbeat", "device.pull", "device.rest"
@@ -107,8 +109,9 @@ class DeviceRules(msgspec.Struct, frozen=True):
 class DeviceMachine:
     """One device's decisions."""
 
-    def __init__(self, profile: DeviceProfile, rules: DeviceRules) -> None:
+    def __init__(self, profile: DeviceProfile, rules: DeviceRules, store: StoreIdentity | None = None) -> None:
         self.profile = profile
+        self.store = store or StoreIdentity()
         self._training = rules.training
         self._upload_rules = rules.upload
         self._download = rules.download
@@ -123,7 +126,7 @@ class DeviceMachine:
         self.guard = PrivacyGuard(rules.privacy)
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
         self._model_store = ModelStore(self.model)
-        self._upload = Upload(profile.device, rules.upload, self.model, self.guard)
+        self._upload = Upload(profile.device, rules.upload, self.model, self.guard, self.store)
         self.assignment: Assignment | None = None
         self.sealing_key = b""
         """The public key that the device's keeper made,"""
@@ -194,6 +197,8 @@ class DeviceMachine:
     # --- beginning and presence
 
     def _start(self, stored: Stored, now: float) -> Iterator[Command]:
+        if made := self.store.restore(stored):
+            yield Persist(tuple(made))
         state = stored.get(STATE, {})
         next_seq = 1
         try:
@@ -229,6 +234,7 @@ class DeviceMachine:
             device_type=self.profile.device_type,
             sealing_key=self.sealing_key,
             certificate=self.certificate,
+            store=self.store.id,
         )
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
@@ -288,6 +294,9 @@ class DeviceMachine:
             raise RefusedError(f"a {event.topic.kind.name} message is not for a device")
 
     def _assigned(self, assignment: Assignment, now: float) -> Iterator[Command]:
+        if not self.store.is_ours(assignment.store):
+            yield FormerAssignment(assignment.term)
+            return  # the coordinator answers this device's announcement with another one
         held = self.assignment
         if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
             return
@@ -312,6 +321,8 @@ class DeviceMachine:
         assert self.assignment is not None  # noqa: S101  # checked by _receive
         if receipt.term != self.assignment.term:
             raise LateError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
+        if not self.store.is_ours(receipt.store):
+            raise LateError("a receipt for a former store of this device")
         self.acknowledged = self.acknowledged.union(receipt.stored)
         ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
         if self.outbox.skip_to(max(receipt.highest, receipt.settled.highest)):

@@ -21,6 +21,7 @@ import msgspec
 
 from ofl_iot.protocol.chunks import Chunk, Piece
 from ofl_iot.protocol.codec import decode, encode
+from ofl_iot.protocol.lives import Account
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.storage import Delete, Key, Put, StoreOp
@@ -105,9 +106,10 @@ class Outbox:
         """Whether a queued chunk may leave now."""
         return bool(self._queue) and not self.full and self._under_way() < min(self._window, self._credits)
 
-    def release(self, now: float) -> tuple[Chunk, bytes, StoreOp]:
+    def release(self, now: float, store: bytes = b"", account: Account | None = None) -> tuple[Chunk, bytes, StoreOp]:
         """Number the next queued chunk and keep it; the store operation must be durable before it is sent."""
-        chunk = msgspec.structs.replace(self._queue.popleft().chunk, seq=self.next_seq)
+        known = account or Account()
+        chunk = msgspec.structs.replace(self._queue.popleft().chunk, seq=self.next_seq, store=store, account=known)
         payload = encode(chunk)
         self._parcels[chunk.seq] = OutboxEntry(payload, sent_at=now, tries=1)
         self._bytes += len(payload)

@@ -13,6 +13,7 @@ import msgspec
 from ofl_iot.errors import PrivacyError
 from ofl_iot.privacy.events import DpSgdSteps, PaperRelease
 from ofl_iot.privacy.ledger import Ledger
+from ofl_iot.protocol.lives import Account
 from ofl_iot.roles.settings import AtLeastOne, NotNegative, Positive
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
@@ -50,6 +51,11 @@ class PrivacyGuard:
     def stored_ledger(self, stored: Stored) -> bytes | None:
         """What an earlier process left; it is opened outside the machine, because accounting takes long to load."""
         return stored.get(TABLE, {}).get("ledger")
+
+    @property
+    def account(self) -> Account:
+        """How far the ledger has come."""
+        return Account(self.ledger.version, self.ledger.paid_steps) if self.ledger else Account()
 
     @property
     def needs_ledger(self) -> bool:

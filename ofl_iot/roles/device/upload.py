@@ -22,6 +22,7 @@ from ofl_iot.roles.device.privacy_guard import PrivacyGuard
 from ofl_iot.roles.reports import BudgetSpent
 from ofl_iot.roles.settings import UploadRules
 from ofl_iot.roles.storage import Key
+from ofl_iot.roles.store_identity import StoreIdentity
 
 RESEND = "device.resend"
 
@@ -29,8 +30,16 @@ RESEND = "device.resend"
 class Upload:
     """The work of one device that no leader has confirmed."""
 
-    def __init__(self, me: DeviceId, rules: UploadRules, model: LocalModel, guard: PrivacyGuard) -> None:
+    def __init__(
+        self,
+        me: DeviceId,
+        rules: UploadRules,
+        model: LocalModel,
+        guard: PrivacyGuard,
+        store: StoreIdentity,
+    ) -> None:
         self._me = me
+        self._store = store
         self._gamma = rules.gamma
         self._model = model
         self._guard = guard
@@ -92,7 +101,7 @@ class Upload:
                 self.outbox.queue(())
                 yield BudgetSpent(reason=str(error))
                 break
-            chunk, payload, op = self.outbox.release(now)
+            chunk, payload, op = self.outbox.release(now, self._store.id, self._guard.account)
             self.trainings_since_release = 0
             self._model.released(chunk, perturbed=self._guard.perturbs)
             yield Persist((*paid, op))

@@ -27,9 +27,24 @@ from ofl_iot.roles.block_layout import BlockLayout
 from ofl_iot.roles.events import Vector
 
 Merged = dict[str, list[int]]
-"""Sequence numbers by device, in the order of merging."""
+"""Sequence numbers by owner, in the order of merging."""
 MOST_WAITING = 4
 """Parts of an update that wait for a contribution of their own; with more of them no other part is begun."""
+
+
+def owner_of(device: str, store: bytes) -> str:
+    """Return whose numbers a chunk's is among: the device's, or one of its stores' if that is known."""
+    return f"{device}/{store.hex()}" if store else device
+
+
+def device_of(owner: str) -> str:
+    """Return the device of an owner."""
+    return owner.partition("/")[0]
+
+
+def store_of(owner: str) -> bytes:
+    """Return the store of an owner; empty if it is not known."""
+    return bytes.fromhex(owner.partition("/")[2])
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -82,9 +97,9 @@ class ClusterModel:
     def admit(self, members: Iterable[Member]) -> None:
         """Take devices into the cluster with what is known to be settled of them."""
         for member in members:
-            known = self.settled.get(member.device, SeqSet())
-            self.settled[member.device] = known.merged(member.settled)
-            self._held[member.device] = self._held.get(member.device, SeqSet()).merged(member.settled)
+            owner = owner_of(member.device, member.store)
+            self.settled[owner] = self.settled.get(owner, SeqSet()).merged(member.settled)
+            self._held[owner] = self._held.get(owner, SeqSet()).merged(member.settled)
 
     @property
     def ready(self) -> bool:
@@ -107,25 +122,30 @@ class ClusterModel:
         length = float(np.linalg.norm(chunk.read_values().astype(np.float64)))
         return math.copysign(min(abs(step), 0.999 * math.sqrt(self._max_energy) / length), step) if length else step
 
-    def holds(self, device: str, seq: int) -> bool:
+    def holds(self, device: str, seq: int, store: bytes = b"") -> bool:
         """Whether this chunk was merged here or is settled."""
-        return seq in self._held.get(device, SeqSet())
+        return seq in self._held.get(owner_of(device, store), SeqSet())
 
-    def highest(self, device: str) -> int:
-        """The highest sequence number of the device that was merged here or is settled."""
-        return self._held.get(device, SeqSet()).highest
+    def highest(self, device: str, store: bytes = b"") -> int:
+        """The highest sequence number of the device's store that was merged here or is settled."""
+        return self._held.get(owner_of(device, store), SeqSet()).highest
+
+    def settled_of(self, device: str, store: bytes) -> SeqSet:
+        """The settled chunks of a device's store."""
+        return self.settled.get(owner_of(device, store), SeqSet())
 
     def merge(self, device: str, chunk: Chunk, step: float, effort: float = 0.0) -> None:
-        """model[indices] += step · values, once per (device, sequence)."""
-        if self.holds(device, chunk.seq):
+        """model[indices] += step · values, once per (device, store, sequence)."""
+        owner = owner_of(device, chunk.store)
+        if self.holds(device, chunk.seq, chunk.store):
             raise ValueError(f"chunk {chunk.seq} of {device} is merged already")
         if step:
             places, values = chunk.read_indices(), chunk.read_values()
             self._make_room(places, np.float32(step) * values)
             self._fresh[places] += np.float32(step) * values
             merge_update(self.model, self.cumulative_change, places, values, step, block_size=self.layout.block_size)
-        self._held[device] = self._held.get(device, SeqSet()).union((chunk.seq,))
-        self._fresh_merged.setdefault(device, []).append(chunk.seq)
+        self._held[owner] = self._held.get(owner, SeqSet()).union((chunk.seq,))
+        self._fresh_merged.setdefault(owner, []).append(chunk.seq)
         self._fresh_effort += effort
 
     @property
@@ -141,10 +161,13 @@ class ClusterModel:
     @property
     def frozen_settlements(self) -> tuple[Settlement, ...]:
         """The chunks in the open contribution."""
-        return tuple(Settlement(device, tuple(seqs)) for device, seqs in sorted(self._frozen_merged.items()))
+        return tuple(
+            Settlement(device_of(owner), tuple(seqs), store_of(owner))
+            for owner, seqs in sorted(self._frozen_merged.items())
+        )
 
     def unsettled(self) -> Mapping[str, set[int]]:
-        """Chunks merged here that no global model holds yet."""
+        """Chunks merged here that no global model holds yet, by owner."""
         found: dict[str, set[int]] = {}
         for merged in (self._frozen_merged, *self._uncontributed()):
             for device, seqs in merged.items():
@@ -179,7 +202,7 @@ class ClusterModel:
         """Stand on a new global model; returns the devices of which chunks were settled by it."""
         served: list[str] = []
         if included:
-            served = list(self._frozen_merged)
+            served = list(dict.fromkeys(map(device_of, self._frozen_merged)))
             for device, seqs in self._frozen_merged.items():
                 self.settled[device] = self.settled.get(device, SeqSet()).union(seqs)
             self._drop_frozen()
@@ -228,8 +251,10 @@ class ClusterModel:
         cluster.frozen_round = snapshot.frozen_round
         cluster.cumulative_change = np.frombuffer(snapshot.cumulative_change, np.float64).copy()
         cluster.settled = dict(snapshot.settled)
+        unsettled = cluster.unsettled()
         cluster._held = {
-            device: settled.union(cluster.unsettled().get(device, ())) for device, settled in cluster.settled.items()
+            owner: cluster.settled.get(owner, SeqSet()).union(unsettled.get(owner, ()))
+            for owner in {**cluster.settled, **unsettled}
         }
         cluster.model = cluster._global + sum((values for values, *_ in cluster._waiting), cluster._fresh)
         if cluster._frozen is not None:

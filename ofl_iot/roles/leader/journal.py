@@ -13,6 +13,7 @@ from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.leader.cluster_model import ClusterModel
+from ofl_iot.roles.leader.member_lives import MemberLives
 from ofl_iot.roles.leader.merging import Merging
 from ofl_iot.roles.storage import DeleteTable, Key, Put, StoreOp
 
@@ -34,7 +35,9 @@ class Journal:
         self.length = 0
         self._next_row = 0
 
-    def replay(self, rows: Mapping[Key, bytes], cluster: ClusterModel, merging: Merging) -> set[str]:
+    def replay(
+        self, rows: Mapping[Key, bytes], cluster: ClusterModel, merging: Merging, lives: MemberLives
+    ) -> set[str]:
         """Merge again what was merged since the snapshot; returns the devices it is from."""
         devices: set[str] = set()
         for row_no, stored_row in rows.items():
@@ -42,6 +45,7 @@ class Journal:
             chunk = decode(Kind.UPDATE, row.chunk)
             assert isinstance(chunk, Chunk)  # noqa: S101  # what the journal stored is a chunk
             cluster.merge(row.device, chunk, row.step, merging.effort(chunk))
+            lives.heard(row.device, chunk)
             devices.add(row.device)
             self._next_row = int(row_no) + 1
         self.length = len(rows)

@@ -55,6 +55,7 @@ from ofl_iot.roles.leader.contribution import RESEND, Contributing, Keys
 from ofl_iot.roles.leader.downloads import answer_to, check_pull
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader.journal import Journal
+from ofl_iot.roles.leader.member_lives import MemberLives
 from ofl_iot.roles.leader.merging import Merging
 from ofl_iot.roles.leader.model_reader import FETCH, ModelReader
 from ofl_iot.roles.leader.observation import Observer
@@ -71,6 +72,7 @@ from ofl_iot.roles.reports import (
 )
 from ofl_iot.roles.settings import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
+from ofl_iot.roles.store_identity import StoreIdentity
 
 STATE, OFFICE = "leader.state", "leader.office"
 
@@ -96,8 +98,16 @@ class LeaderProfile:
 class LeaderMachine:
     """One leader's decisions; it is idle until an assignment names its device as the leader."""
 
-    def __init__(self, profile: LeaderProfile, rules: LeaderRules, merging: Merging, keys: Keys) -> None:
+    def __init__(
+        self,
+        profile: LeaderProfile,
+        rules: LeaderRules,
+        merging: Merging,
+        keys: Keys,
+        store: StoreIdentity | None = None,
+    ) -> None:
         self.profile = profile
+        self._store = store or StoreIdentity()
         self._rules = rules
         self._merging = merging
         self.cluster: ClusterModel | None = None
@@ -105,6 +115,7 @@ class LeaderMachine:
         self._seen: tuple[int, ...] = (0, 0)
         """Term and revision of the last assignment."""
         self._members: dict[str, int] = {}
+        self._lives = MemberLives()
         self._journal = Journal()
         self._waiting_list = WaitingList()
         self._early_pulls: dict[DeviceId, Pull] = {}
@@ -163,11 +174,12 @@ class LeaderMachine:
             yield Persist((DeleteTable(STATE), DeleteTable(JOURNAL)))
             return
         self._take_members(msgspec.msgpack.decode(state["assignment"], type=Assignment))
+        self._lives.restore(state.get("lives"))
         cluster = ClusterModel.restored(self.profile.layout, state["cluster"], self.profile.max_energy)
         self._merging.restore(state["merging"])
         if order := state.get("turned away"):
             self._waiting_list.restore(order)
-        self._waiting_list.remove(*self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging))
+        self._waiting_list.remove(*self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging, self._lives))
         self.cluster = cluster
         if cluster.frozen is not None:
             if "body" in state:
@@ -189,6 +201,8 @@ class LeaderMachine:
         held = self._assignment
         if (assignment.term, assignment.revision) <= self._seen:
             return
+        if not self._store.is_ours(assignment.store):
+            return  # what this leader held then is lost: the coordinator gives the cluster a new term
         self._seen = (assignment.term, assignment.revision)
         if assignment.leader != self.profile.device:
             if self.leading:
@@ -225,6 +239,7 @@ class LeaderMachine:
     def _take_members(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._members = {member.device: member.sample_count for member in assignment.members}
+        self._lives.admit(assignment.members)
 
     def _resign(self, assignment: Assignment) -> Iterator[Command]:
         self.cluster = self._assignment = None
@@ -274,7 +289,8 @@ class LeaderMachine:
             raise RefusedError(f"a chunk of term {chunk.term}, this cluster is in {cluster.term}")
         if not cluster.ready:
             return  # no receipt: the device sends it again when the global model is here
-        if cluster.holds(sender, chunk.seq) or cluster.has_room_for(chunk):
+        self._lives.check(sender, chunk)
+        if cluster.holds(sender, chunk.seq, chunk.store) or cluster.has_room_for(chunk):
             yield from self._take(sender, chunk, now)
         else:
             self._waiting_list.hold(sender, chunk)  # no receipt either: the device keeps it
@@ -282,7 +298,8 @@ class LeaderMachine:
     def _take(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
         """Merge a chunk unless that is done, make it durable, confirm it."""
         cluster = self._office
-        if not cluster.holds(sender, chunk.seq):
+        self._lives.heard(sender, chunk)
+        if not cluster.holds(sender, chunk.seq, chunk.store):
             self._waiting_list.remove(sender)
             wanted = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
             step = cluster.bounded(chunk, wanted)
@@ -312,11 +329,17 @@ class LeaderMachine:
             raise LateError(f"{sender} is not in this cluster")
 
     def _receipt(self, device: DeviceId, stored: tuple[int, ...]) -> Publish:
-        cluster = self._office
-        return Publish(
-            Topic(Kind.RECEIPT, self.profile.device, device),
-            Receipt(cluster.term, stored, cluster.settled[device], self._rules.credits, cluster.highest(device)),
+        cluster, store = self._office, self._lives.store_of(device)
+        receipt = Receipt(
+            cluster.term,
+            stored,
+            cluster.settled_of(device, store),
+            self._rules.credits,
+            cluster.highest(device, store),
+            store,
+            self._lives.account_of(device),
         )
+        return Publish(Topic(Kind.RECEIPT, self.profile.device, device), receipt)
 
     def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
         cluster = self._office
@@ -337,6 +360,7 @@ class LeaderMachine:
         return [
             Put(STATE, "cluster", self._office.snapshot()),
             Put(STATE, "merging", self._merging.snapshot()),
+            Put(STATE, "lives", self._lives.snapshot()),
             Put(STATE, "turned away", self._waiting_list.snapshot()),
             self._journal.empty(),
         ]
@@ -362,7 +386,7 @@ class LeaderMachine:
     def _protected(self, event: ContributionProtected, now: float) -> Iterator[Command]:
         if self.cluster is None or self.cluster.frozen_round != event.round_no:
             return  # the round has passed
-        merged = self.cluster.frozen_settlements
+        merged = tuple(map(self._lives.accounted, self.cluster.frozen_settlements))
         contribution = Contribution(
             payload=event.payload,
             merged=merged,

@@ -32,7 +32,7 @@ from ofl_iot.roles.leader.merging import WeightedMerging
 from ofl_iot.roles.store_identity import StoreIdentity
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.transport.identity import IdentityFolder
-from ofl_iot.workloads.base import Workload
+from ofl_iot.workloads.base import Workload, is_live
 
 if TYPE_CHECKING:
     from ofl_iot.identity.enrolment import SealingTrust
@@ -86,16 +86,17 @@ class Parties:
         identity: IdentityFolder | None = None,
     ) -> AgentPlan:
         """A device with its data; an enrolled one seals to those alone whom the federation's authority vouches for."""
-        settings = self.settings
+        settings, live = self.settings, is_live(workload)
         profile = DeviceProfile(
             device=name,
             model=workload.digest,
             size=workload.size,
             block_size=settings.leader.block_size,
-            sample_count=workload.sample_count,
+            sample_count=0 if live else workload.sample_count,
+            live=live,
             device_type=device_type,
             heartbeat_s=settings.fleet.heartbeat_s,
-            balance=label_balance(workload.label_histogram().tolist()),
+            balance=1.0 if live else label_balance(workload.label_histogram().tolist()),
         )
 
         salt, drawing = int(rng.integers(2**63)), self._entropy(name)

@@ -59,7 +59,7 @@ class OpenedApp:
             raise ConfigError(f"--part deals out a built-in app ({', '.join(BUILT_IN)}); yours reads --data")
         self._runner.open(0, self._choice.data)
         keep_at = state / f"{device}.personal" if state else None
-        return AppWorkload(self._runner, private=self._choice.private, keep_at=keep_at)
+        return AppWorkload(self._runner, private=self._choice.private, live=True, keep_at=keep_at)
 
     def judge(self) -> Workload:
         """Return what the coordinator judges models with."""

@@ -30,6 +30,7 @@ class AppWorkload:
         *,
         private: bool = True,
         repeats: bool = False,
+        live: bool = False,
         keep_at: Path | None = None,
     ) -> None:
         self._runner = runner
@@ -37,6 +38,8 @@ class AppWorkload:
         self._private = private
         self._repeats = repeats
         """Whether noise is drawn from the generator that `train` is given: for simulations, which repeat themselves."""
+        self.live = live
+        """Whether records may come and go between two trainings."""
         self._keep_at = keep_at
         self._described: Description = runner.describe()
         self._own: Vector | None = None

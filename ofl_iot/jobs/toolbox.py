@@ -32,6 +32,7 @@ from ofl_iot.roles.commands import (
     FinishKeys,
     FinishRound,
     Job,
+    LookAtData,
     MakeKeys,
     MakeSealingKey,
     OpenLedger,
@@ -46,6 +47,7 @@ from ofl_iot.roles.commands import (
 from ofl_iot.roles.device.machine import DeviceRules
 from ofl_iot.roles.events import (
     ContributionProtected,
+    DataLooked,
     Evaluated,
     Event,
     LedgerOpened,
@@ -145,6 +147,7 @@ class DeviceToolbox:
         self._release = ReleaseSettings(mode=privacy.mode, density=density, eps1=privacy.eps1, eps2=privacy.eps2)
         self._tools: Tools = {
             OpenLedger: self._open_ledger,
+            LookAtData: self._look,
             TrainLocally: self._train,
             PrepareRelease: self._prepare,
             MakeSealingKey: crypto.make_sealing_key,
@@ -159,8 +162,13 @@ class DeviceToolbox:
         return run_job(self._tools, job)
 
     def _open_ledger(self, job: OpenLedger) -> LedgerOpened:
-        rate = min(1.0, self._rules.training.batch_size / max(1, self._workload.sample_count))
+        records = job.records or self._workload.sample_count
+        rate = min(1.0, self._rules.training.batch_size / max(1, records))
         return LedgerOpened(self._opened(LedgerRequest(self._rules.privacy, rate, job.stored)))
+
+    def _look(self, job: LookAtData) -> DataLooked:
+        del job
+        return DataLooked(self._workload.sample_count)
 
     def _train(self, job: TrainLocally) -> Trained:
         return run_training(self._workload, job, self._rules.training, self._rules.privacy.clip_norm, self._rng)

@@ -16,6 +16,7 @@ from ofl_iot.roles.commands import (
     BeginKeys,
     Command,
     FinishKeys,
+    LookAtData,
     MakeSealingKey,
     OpenLedger,
     PrepareRelease,
@@ -46,6 +47,7 @@ _FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.ROUND_OPEN, Kind.MANIFEST, Kind.GLOB
 _FOR_KEEPER = {Kind.KEYS, Kind.DECRYPT, Kind.SERVERDEC}
 _OWNER_OF_JOB = {
     OpenLedger.__name__: "device",
+    LookAtData.__name__: "device",
     TrainLocally.__name__: "device",
     PrepareRelease.__name__: "device",
     ProtectContribution.__name__: "leader",

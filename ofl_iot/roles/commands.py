@@ -91,6 +91,13 @@ class OpenLedger:
     """Read the privacy ledger, or begin one, and work out what it allows; answers with LedgerOpened."""
 
     stored: bytes | None
+    records: int = 0
+    """That the device trains on, for the sampling rate; 0 = as many as its workload has."""
+
+
+@dataclass(frozen=True)
+class LookAtData:
+    """Freeze the records of the next training; answers with DataLooked."""
 
 
 @dataclass(frozen=True)
@@ -285,6 +292,7 @@ class EvaluateModel:
 
 Job: TypeAlias = (
     OpenLedger
+    | LookAtData
     | TrainLocally
     | PrepareRelease
     | MakeSealingKey
@@ -310,7 +318,7 @@ def failure_of(job: Job, error: Exception, culprits: tuple[str, ...] = (), suspe
         round_no = job.ask.round_no
     elif isinstance(job, BeginKeys | FinishKeys | MakeKeys):
         term, attempt = job.opened.term, job.opened.attempt
-    elif not isinstance(job, OpenLedger | TrainLocally | PrepareRelease | MakeSealingKey):
+    elif not isinstance(job, OpenLedger | LookAtData | TrainLocally | PrepareRelease | MakeSealingKey):
         round_no = job.round_no
     reason = f"{type(error).__name__}: {error}"
     return JobFailed(type(job).__name__, reason, culprits, suspects, round_no, term, attempt)

@@ -74,6 +74,13 @@ class LedgerOpened:
 
 
 @dataclass(frozen=True)
+class DataLooked:
+    """So many records are there for the next training, which uses exactly these."""
+
+    records: int
+
+
+@dataclass(frozen=True)
 class Trained:
     """Local training ended. `start` is the very vector the job was given."""
 
@@ -231,6 +238,7 @@ Event: TypeAlias = (
     | TimerFired
     | Measured
     | LedgerOpened
+    | DataLooked
     | Trained
     | ReleasePrepared
     | SealingKeyMade

@@ -99,6 +99,20 @@ class TrainingDiverged(Report, frozen=True):
     loss: float
 
 
+class WaitingForData(Report, frozen=True):
+    """A device has no records to train on; it looks again and again."""
+
+    phrase: ClassVar[str] = "waiting for data"
+    level: ClassVar[int] = WARNING
+
+
+class DataFound(Report, frozen=True):
+    """A device has another number of records than it told before."""
+
+    phrase: ClassVar[str] = "data found"
+    records: int
+
+
 class OutboxFull(Report, frozen=True):
     """A device keeps as much as it may and trains no further."""
 

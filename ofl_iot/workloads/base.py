@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -120,6 +120,21 @@ class Workload(Protocol):
     def label_histogram(self) -> npt.NDArray[np.int64]:
         """Return how many of this party's samples have each label."""
         ...
+
+
+@runtime_checkable
+class LiveWorkload(Protocol):
+    """A workload whose samples may come and go while the device runs."""
+
+    @property
+    def live(self) -> bool:
+        """Whether they do."""
+        ...
+
+
+def is_live(workload: Workload) -> bool:
+    """Whether a device must look at its samples before each training."""
+    return isinstance(workload, LiveWorkload) and workload.live
 
 
 def _require(holds: bool, sentence: str) -> None:  # noqa: FBT001 - a condition, not a switch

@@ -26,6 +26,7 @@ from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
     Compute,
+    LookAtData,
     Measure,
     OpenLedger,
     Persist,
@@ -40,11 +41,13 @@ from ofl_iot.roles.device.model_store import TABLE as MODEL
 from ofl_iot.roles.device.model_store import ModelStore
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.device.outbox import Outbox
+from ofl_iot.roles.device.own_data import OwnData
 from ofl_iot.roles.device.privacy_guard import PrivacyGuard, PrivacyRules
 from ofl_iot.roles.device.resources import ResourceRules, Resources
 from ofl_iot.roles.device.upload import RESEND, Upload
 from ofl_iot.roles.events import (
     Arrived,
+    DataLooked,
     Event,
     JobFailed,
     LedgerOpened,
@@ -60,6 +63,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.reports import (
     BudgetSpent,
+    DataFound,
     DeviceAssigned,
     DeviceTrained,
     ExchangeLimited,
@@ -69,6 +73,7 @@ from ofl_iot.roles.reports import (
     PullUnanswered,
     StoredModelDropped,
     TrainingDiverged,
+    WaitingForData,
 )
 from ofl_iot.roles.settings import DownloadRules, LeaderRules, TrainingRules, UploadRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
@@ -77,6 +82,7 @@ from ofl_iot.roles.store_identity import StoreIdentity
 STATE = "device.state"
 _HEARTBEAT, _PULL, _REST = "device.heartbeat", "device.pull", "device.rest"
 _RETRY_S = 5.0
+_LONGEST_RETRY_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class DeviceProfile:
     sample_count: int
     device_type: str = ""
     heartbeat_s: float = 60.0
+    live: bool = False
+    """Whether records may come and go while the device runs: then it looks before each training."""
     balance: float = 1.0
     """How even the labels of its samples are (`label_balance`): a resource of its plan, told to nobody."""
 
@@ -124,6 +132,7 @@ class DeviceMachine:
             balance=profile.balance,
         )
         self.guard = PrivacyGuard(rules.privacy)
+        self.data = OwnData(profile.sample_count, live=profile.live)
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
         self._model_store = ModelStore(self.model)
         self._upload = Upload(profile.device, rules.upload, self.model, self.guard, self.store)
@@ -138,6 +147,12 @@ class DeviceMachine:
         self._busy = False
         self._pulling = False
         self._resting = False
+        self._opening = False
+        self._stored_ledger: bytes | None = None
+        self._failure: tuple[str, str] | None = None
+        """The last job that failed and why, until one succeeds,"""
+        self._failures = 0
+        """and how often it did so again."""
         self._step_s: float | None = None
 
     @property
@@ -179,6 +194,7 @@ class DeviceMachine:
             if self._linked:
                 yield self._announce()
         elif isinstance(event, LedgerOpened):
+            self._opening = False
             yield Persist(tuple(self.guard.open(event.ledger)))
             yield from self._train()
         else:
@@ -189,10 +205,23 @@ class DeviceMachine:
             yield from self._trained(event, now)
         elif isinstance(event, ReleasePrepared):
             yield from self._prepared(event, now)
+        elif isinstance(event, DataLooked):
+            yield from self._looked(event.records, now)
         elif isinstance(event, JobFailed):
+            yield from self._failed(event, now)
+
+    def _failed(self, event: JobFailed, now: float) -> Iterator[Command]:
+        """Try again later; the same failure is told once, and each time the pause is twice as long."""
+        if event.job == OpenLedger.__name__:
+            self._opening = False
+        else:
             self._busy = False
+        failure = (event.job, event.reason)
+        self._failures = self._failures + 1 if failure == self._failure else 0
+        if failure != self._failure:
             yield JobFailure(job=event.job, reason=event.reason)
-            yield from self._rest(_RETRY_S, now)
+        self._failure = failure
+        yield from self._rest(min(_LONGEST_RETRY_S, _RETRY_S * 2**self._failures), now)
 
     # --- beginning and presence
 
@@ -216,8 +245,9 @@ class DeviceMachine:
         yield Subscribe(Kind.RECEIPT, receiver=me)
         yield Subscribe(Kind.BLOCKS, receiver=me)
         yield SetTimer(_HEARTBEAT, now + self.profile.heartbeat_s)
-        if self.guard.needs_ledger:
-            yield Compute(OpenLedger(self.guard.stored_ledger(stored)))
+        self._stored_ledger = self.guard.stored_ledger(stored)
+        if self.guard.needs_ledger and not self.data.live:
+            yield from self._open_ledger()
         yield from self._train()
 
     def _announce(self) -> Publish:
@@ -228,7 +258,7 @@ class DeviceMachine:
         return Status(
             online=online,
             term=self.assignment.term if self.assignment else 0,
-            sample_count=self.profile.sample_count,
+            sample_count=self.data.announced,
             model=self.profile.model,
             size=self.profile.size,
             device_type=self.profile.device_type,
@@ -260,7 +290,7 @@ class DeviceMachine:
         """Report resources when they changed enough to be worth the bytes."""
         known = msgspec.structs.replace(
             telemetry,
-            samples=self.profile.sample_count,
+            samples=self.data.announced,
             device_type=telemetry.device_type or self.profile.device_type,
             step_s=telemetry.step_s or self._step_s,
             model_distance=self.model.distance(),
@@ -353,7 +383,7 @@ class DeviceMachine:
     # --- upload
 
     def _trained(self, event: Trained, now: float) -> Iterator[Command]:
-        self._busy = False
+        self._busy, self._failure = False, None
         if not bounded(event.params):
             yield TrainingDiverged(loss=event.loss)
             yield from self._rest(_RETRY_S, now)
@@ -427,8 +457,15 @@ class DeviceMachine:
             or self._resting
             or self._upload.trainings_since_release >= self._training.max_unreleased
         )
-        stopped = self.guard.needs_ledger or self.guard.exhausted or self._resources.throttle.paused
+        stopped = self.guard.exhausted or self._resources.throttle.paused
         if waiting or stopped or self.assignment is None or not self.model.complete:
+            return
+        if self.data.must_look:
+            self._busy = True
+            yield Compute(LookAtData())
+            return
+        if self.guard.needs_plan(self.data, self._training.batch_size):
+            yield from self._open_ledger()
             return
         try:
             steps = self._resources.steps
@@ -437,9 +474,31 @@ class DeviceMachine:
             yield BudgetSpent(reason=str(error))
             return
         self._busy = True
+        self.data.used()
         if paid:
             yield Persist(tuple(paid))
         yield Compute(TrainLocally(self.model.local.copy(), steps, self.guard.noise_multiplier))
+
+    def _looked(self, records: int, now: float) -> Iterator[Command]:
+        """Go on with what there is to train on; without anything, look again later."""
+        self._busy = False
+        self.data.found(records)
+        if self.data.begins_waiting():
+            yield WaitingForData()
+        if self.data.must_announce():
+            yield DataFound(records=records)
+            if self._linked:
+                yield self._announce()
+        if not records:
+            yield from self._rest(_RETRY_S, now)
+        yield from self._train()
+
+    def _open_ledger(self) -> Iterator[Command]:
+        """Have the ledger opened, or planned anew for another number of records."""
+        if not self._opening:
+            self._opening = True
+            stored = self.guard.encoded() or self._stored_ledger
+            yield Compute(OpenLedger(stored, self.data.records if self.data.live else 0))
 
     def _snapshot(self) -> list[StoreOp]:
         return self._model_store.snapshot(self.outbox.next_seq)

@@ -14,6 +14,7 @@ from ofl_iot.errors import PrivacyError
 from ofl_iot.privacy.events import DpSgdSteps, PaperRelease
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.lives import Account
+from ofl_iot.roles.device.own_data import OwnData
 from ofl_iot.roles.settings import AtLeastOne, NotNegative, Positive
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
@@ -61,6 +62,19 @@ class PrivacyGuard:
     def needs_ledger(self) -> bool:
         """Whether training must wait for the ledger."""
         return self._rules.mode != "off" and self.ledger is None
+
+    def needs_plan(self, data: OwnData, batch_size: int) -> bool:
+        """Whether training must wait for a ledger, or for one that is planned for as many records as there are."""
+        if self.needs_ledger:
+            return True
+        allowance = self.ledger.allowance if self.ledger else None
+        if self._rules.mode != "rigorous" or allowance is None:
+            return False
+        return data.needs_other_plan(allowance.sampling_rate, batch_size)
+
+    def encoded(self) -> bytes | None:
+        """The ledger as it is stored; None while it is not open."""
+        return msgspec.msgpack.encode(self.ledger.to_plain()) if self.ledger else None
 
     @property
     def perturbs(self) -> bool:

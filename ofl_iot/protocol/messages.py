@@ -52,6 +52,8 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     """The store it writes to; empty in its last will."""
     privacy: Text = ""
     """What is left of its privacy budget, or why it does not train, in words."""
+    next_seq: Count = 0
+    """Number of its next chunk; nobody may settle numbers far above."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -63,6 +65,8 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     store: StoreId = b""
     """The store that `settled` is about."""
     account: Account = Account()
+    next_seq: Count = 0
+    """Number of its next chunk, as it announced it."""
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True, tag="assignment"):
@@ -97,7 +101,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, tag="receipt"):
     settled: SeqSet
     credits: Count
     """How many chunks the device may have under way."""
-    highest: Count = 0
+    highest: Annotated[int, msgspec.Meta(ge=0, lt=2**62)] = 0
     """The highest sequence number the leader holds: a device with an older copy of its store numbers on from there."""
     store: StoreId = b""
     """The store that the numbers are about."""

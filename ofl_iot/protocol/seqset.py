@@ -13,6 +13,10 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 Seq = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
+MAX_STEP = 2**20
+"""How far ahead of what is known of a device a chunk's number may be: more chunks than fit an outbox."""
+MAX_RUNS = 64
+"""Runs beyond the watermark that are kept of a device: in order but for a window, a lost store, or a hostile sender."""
 _Run: TypeAlias = tuple[int, int]
 """First and last number of a run."""
 
@@ -46,6 +50,16 @@ class SeqSet(msgspec.Struct, frozen=True, array_like=True):
     def highest(self) -> int:
         """The greatest number in it; 0 when it is empty."""
         return self.beyond[-1] if self.beyond else self.upto
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are beyond the watermark, each behind a gap."""
+        return len(self.beyond) // 2
+
+    def closing_gaps(self, most: int = MAX_RUNS) -> SeqSet:
+        """This set with at most so many runs: the lowest gaps count as handled, whatever was meant to fill them."""
+        extra = self.runs - most
+        return SeqSet(self.beyond[2 * extra - 1], self.beyond[2 * extra :]) if extra > 0 else self
 
     def union(self, seqs: Iterable[int]) -> SeqSet:
         """This set and `seqs`."""

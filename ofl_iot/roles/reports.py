@@ -52,6 +52,15 @@ class MessageNotMade(Report, frozen=True):
     reason: str
 
 
+class RowsSetAside(Report, frozen=True):
+    """Rows of the own store that could not be read were moved out of the way."""
+
+    phrase: ClassVar[str] = "rows set aside"
+    level: ClassVar[int] = ERROR
+    table: str
+    rows: int
+
+
 class JobFailure(Report, frozen=True):
     """A computation raised; `round_no` is 0 for a job of no round."""
 

@@ -54,6 +54,16 @@ StoreOp: TypeAlias = Put | Delete | DeleteTable
 """One step of a transaction; a store applies a sequence of them in order, all or none."""
 
 
+ASIDE = "aside"
+"""Rows that could not be read, as they were, under their table and key; nobody reads them again."""
+
+
+def set_aside(table: str, rows: Mapping[Key, bytes]) -> tuple[StoreOp, ...]:
+    """Move rows of a table out of the way, so that what cannot be read stops nobody at every start."""
+    moves = ((Delete(table, key), Put(ASIDE, f"{table}/{key}", value)) for key, value in rows.items())
+    return tuple(op for move in moves for op in move)
+
+
 def in_key_order(keys: Iterable[Key]) -> list[Key]:
     """Sort keys as every store returns them: whole numbers ascending, then texts by code point."""
     return sorted(keys, key=lambda key: (isinstance(key, str), key))

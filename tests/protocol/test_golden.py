@@ -59,8 +59,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.STATUS,
         Status(online=True, term=3, sample_count=120, model=MODEL, size=1000, device_type="A", sealing_key=KEY),
         (
-            "92019ba6737461747573c30378c4080102030405060708cd03e8a141c4204b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
-            "4b4b4b4b4b4b4b4b4b4b4b4bc400c400a0"
+            "92019ca6737461747573c30378c4080102030405060708cd03e8a141c4204b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
+            "4b4b4b4b4b4b4b4b4b4b4b4bc400c400a000"
         ),
     ),
     "telemetry": (
@@ -76,8 +76,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.ASSIGNMENT,
         Assignment(3, 1, "truck-1", SeqSet(4, (6, 9)), ("truck-2",), (Member("truck-1", SeqSet(4), 120),), b"one"),
         (
-            "92019aaa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329195a7747275636b2d319204"
-            "9078c400920000c4036f6e65c400920000"
+            "92019aaa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329196a7747275636b2d319204"
+            "9078c40092000000c4036f6e65c400920000"
         ),
     ),
     "receipt": (

@@ -115,7 +115,8 @@ def test_a_link_brings_the_announcement_and_a_report() -> None:
     announced, measure = machine.handle(LinkUp(), 0.0)
     assert announced == Publish(Topic(Kind.STATUS, A), machine.status(online=True), retain=True)
     assert measure == Measure()
-    assert machine.status(online=True) == Status(online=True, term=0, sample_count=10, model=MODEL, size=SIZE)
+    said = Status(online=True, term=0, sample_count=10, model=MODEL, size=SIZE, next_seq=1)
+    assert machine.status(online=True) == said
 
 
 def test_an_assignment_is_stored_before_the_model_is_pulled() -> None:

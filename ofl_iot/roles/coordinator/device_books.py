@@ -56,7 +56,7 @@ class DeviceBooks(msgspec.Struct, frozen=True, array_like=True):
     def settle(self, seqs: Iterable[int], store: bytes = b"", account: Account | None = None) -> DeviceBooks:
         """Return the books after more chunks became part of the global model."""
         known = self.account.latest(account or Account())
-        settled = self.settled_of(store).union(seqs)
+        settled = self.settled_of(store).union(seqs).closing_gaps()
         if store in (b"", self.store):
             return msgspec.structs.replace(self, settled=settled, account=known)
         former = {**dict(self.former), store: settled}

@@ -7,12 +7,12 @@ collecting ──all came, or the deadline with a quorum──▶ aggregating �
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ofl_iot.errors import RefusedError
+from ofl_iot.errors import LateError, ProtocolError, RefusedError
 from ofl_iot.protocol.codec import decode_body
-from ofl_iot.protocol.messages import Contribution, Inclusion, Part, PartReceipt, RoundOpen
+from ofl_iot.protocol.messages import Contribution, Inclusion, Part, PartReceipt, RoundOpen, Settlement
 from ofl_iot.protocol.parts import BodyJoiner
 from ofl_iot.roles.commands import Contributed
 from ofl_iot.roles.coordinator.device_books import DeviceBooks
@@ -30,6 +30,8 @@ class OpenRound:
     _contributions: dict[str, Contribution] = field(default_factory=dict)
     _digests: dict[str, bytes] = field(default_factory=dict)
     _parts: dict[str, int] = field(default_factory=dict)
+    _refused: dict[str, bytes] = field(default_factory=dict)
+    """Digest of the last contribution of each leader that was refused."""
 
     def __post_init__(self) -> None:
         self._seats = {seat.leader: seat.term for seat in self.opened.seats}
@@ -44,28 +46,38 @@ class OpenRound:
         """Complete contributions by leader."""
         return self._contributions
 
-    def take(self, leader: str, part: Part, books: Mapping[str, DeviceBooks], max_bytes: int) -> PartReceipt:
+    def take(
+        self,
+        leader: str,
+        part: Part,
+        books: Mapping[str, DeviceBooks],
+        limit_of: Callable[[Settlement], int],
+        max_bytes: int,
+    ) -> PartReceipt:
         """Add a part; the receipt names the parts held of this body.
 
-        `books` has every device of the leader's cluster.
+        `books` has every device of the leader's cluster, `limit_of` the highest chunk number that may be settled.
         """
         if part.round_no != self.opened.round_no or part.term != self._seats.get(leader):
             raise RefusedError(f"a part for round {part.round_no}, term {part.term} that {leader} has no seat in")
+        if self._refused.get(leader) == part.digest:
+            raise LateError("a part of a contribution that was refused")  # it is not joined again for each part
         if leader in self._contributions:
             same = part.digest == self._digests[leader] and part.parts == self._parts[leader]
             return self._receipt(part, tuple(range(part.parts)) if same else ())
         joiner = self._joiners.get(leader)
         if joiner is None or joiner.digest != part.digest:
             joiner = self._joiners[leader] = BodyJoiner.expecting(part, max_bytes)
-        body = joiner.add(part)
-        if body is not None:
-            contribution = decode_body(Contribution, body)
-            for merged in contribution.merged:
-                if merged.device not in books:
-                    raise RefusedError(f"{leader} merged chunks of {merged.device}, which is not in its cluster")
-                settled = books[merged.device].settled_of(merged.store)
-                if any(seq in settled for seq in merged.seqs):
-                    raise RefusedError(f"{leader} merged chunks of {merged.device} that are settled already")
+        try:
+            body = joiner.add(part)
+            contribution = None if body is None else decode_body(Contribution, body)
+            if contribution is not None:
+                _check_merged(leader, contribution, books, limit_of)
+        except ProtocolError:
+            self._refused[leader] = part.digest
+            del self._joiners[leader]
+            raise
+        if contribution is not None:
             self._contributions[leader] = contribution
             self._digests[leader] = part.digest
             self._parts[leader] = part.parts
@@ -98,3 +110,21 @@ class OpenRound:
 
     def _receipt(self, part: Part, held: tuple[int, ...]) -> PartReceipt:
         return PartReceipt(part.term, part.round_no, part.stage, held)
+
+
+def _check_merged(
+    leader: str,
+    contribution: Contribution,
+    books: Mapping[str, DeviceBooks],
+    limit_of: Callable[[Settlement], int],
+) -> None:
+    """Raise RefusedError if a contribution tells of chunks that the leader cannot have merged."""
+    for merged in contribution.merged:
+        if merged.device not in books:
+            raise RefusedError(f"{leader} merged chunks of {merged.device}, which is not in its cluster")
+        settled = books[merged.device].settled_of(merged.store)
+        if any(seq in settled for seq in merged.seqs):
+            raise RefusedError(f"{leader} merged chunks of {merged.device} that are settled already")
+        highest, limit = max(merged.seqs, default=0), limit_of(merged)
+        if highest > limit:
+            raise RefusedError(f"{leader} merged chunk {highest} of {merged.device}, which numbers them up to {limit}")

@@ -23,7 +23,7 @@ from ofl_iot.fleet.election import fit_to_serve
 from ofl_iot.fleet.trust import Evidence
 from ofl_iot.ids import DeviceId, Term
 from ofl_iot.protocol.messages import Assignment, KeyMember, Member, Observation, Seat, Settlement, Status
-from ofl_iot.protocol.seqset import SeqSet
+from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.coordinator.device_books import LIVES, SETTLED, DeviceBooks, restored, stored_books
 from ofl_iot.roles.leader.observation import ContactWindow
@@ -269,6 +269,11 @@ class Roster:
             return {}
         return {device: self.devices[device].books for device in cluster.members}
 
+    def seq_limit(self, settlement: Settlement) -> int:
+        """The highest chunk number that a leader may settle of a device's store."""
+        record = self.devices[DeviceId(settlement.device)]
+        return max(record.books.settled_of(settlement.store).highest, record.status.next_seq) + MAX_STEP
+
     def leads(self, device: DeviceId) -> bool:
         """Whether the device leads a cluster."""
         return device in self._seats.terms
@@ -389,7 +394,10 @@ class Roster:
         for device in cluster.members:
             record = self.devices[device]
             books = record.books
-            yield Member(device, books.settled, record.status.sample_count, books.store, books.account)
+            status = record.status
+            yield Member(
+                device, books.settled, status.sample_count, books.store, books.account, next_seq=status.next_seq
+            )
 
     def _heirs(self, leader: DeviceId) -> list[DeviceId]:
         """The other members online, in order of succession."""

@@ -251,7 +251,7 @@ class Rounds:
             raise RefusedError("no round is open")
         books = self._roster.books_of(leader)
         max_bytes = 64 * len(self._model.values) + (1 << 20) + 64 * 1024 * (len(books) + 1)
-        receipt = current.take(leader, part, books, max_bytes)
+        receipt = current.take(leader, part, books, self._roster.seq_limit, max_bytes)
         yield Publish(Topic(Kind.RECEIPT, COORDINATOR, leader), receipt)
         if current.complete():
             yield from self._aggregate(current, now)

@@ -239,7 +239,7 @@ class DeviceMachine:
             stored = {}
         if "assignment" in stored.get(STATE, {}):
             self.assignment = msgspec.msgpack.decode(state["assignment"], type=Assignment)
-        self._upload.restore(stored.get(OUTBOX, {}), next_seq, self._training.steps)
+        yield from self._upload.restore(stored.get(OUTBOX, {}), next_seq, self._training.steps)
         me = self.profile.device
         yield Subscribe(Kind.ASSIGNMENT, receiver=me)
         yield Subscribe(Kind.RECEIPT, receiver=me)
@@ -265,6 +265,7 @@ class DeviceMachine:
             sealing_key=self.sealing_key,
             certificate=self.certificate,
             store=self.store.id,
+            next_seq=self.outbox.next_seq,
         )
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
@@ -330,10 +331,11 @@ class DeviceMachine:
         held = self.assignment
         if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
             return
+        behind = self.outbox.skip_to(assignment.settled.highest)
         self.assignment = msgspec.structs.replace(assignment, members=())
         ops: list[StoreOp] = [Put(STATE, "assignment", msgspec.msgpack.encode(self.assignment))]
         ops += self._forget(self.outbox.confirm((), assignment.settled, self._upload_rules.window))
-        if self.outbox.skip_to(assignment.settled.highest):
+        if behind:
             ops += self._snapshot()
         yield Persist(tuple(ops))
         yield DeviceAssigned(term=assignment.term, leader=assignment.leader)
@@ -353,9 +355,11 @@ class DeviceMachine:
             raise LateError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
         if not self.store.is_ours(receipt.store):
             raise LateError("a receipt for a former store of this device")
+        told = max(receipt.highest, receipt.settled.highest)
+        self.outbox.check_told(told, self.assignment.settled.highest)
         self.acknowledged = self.acknowledged.union(receipt.stored)
         ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
-        if self.outbox.skip_to(max(receipt.highest, receipt.settled.highest)):
+        if self.outbox.skip_to(told):
             ops += self._snapshot()
         if ops:
             yield Persist(tuple(ops))

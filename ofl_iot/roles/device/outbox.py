@@ -19,15 +19,18 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ofl_iot.errors import DecodeError, RefusedError
 from ofl_iot.protocol.chunks import Chunk, Piece
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.lives import Account
-from ofl_iot.protocol.seqset import SeqSet
+from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.storage import Delete, Key, Put, StoreOp
 
 TABLE = "device.outbox"
 MAX_BACKOFF = 16
+MAX_SEQ = 2**53
+"""No chunk has a number beyond: what is left above it keeps every number that others derive readable."""
 
 
 @dataclass
@@ -57,12 +60,18 @@ class Outbox:
         self._resend_s = resend_s
         self._bytes = 0
         self.next_seq = 1
+        self._used = 0
+        """The highest number that this device gave a chunk, as far as it knows."""
 
-    def restore(self, rows: Mapping[Key, bytes], next_seq: int) -> None:
-        """Take up what an earlier process left; everything is sent again."""
-        self._parcels = {int(seq): OutboxEntry(payload) for seq, payload in rows.items()}
-        self._bytes = sum(len(payload) for payload in rows.values())
-        self.next_seq = max([next_seq, *(seq + 1 for seq in self._parcels)])
+    def restore(self, rows: Mapping[Key, bytes], next_seq: int) -> dict[Key, bytes]:
+        """Take up what an earlier process left, to be sent again; returns the rows that no leader could read."""
+        unreadable = {seq: payload for seq, payload in rows.items() if not _is_chunk(seq, payload)}
+        readable = {int(seq): payload for seq, payload in rows.items() if seq not in unreadable}
+        self._parcels = {seq: OutboxEntry(payload) for seq, payload in readable.items()}
+        self._bytes = sum(map(len, readable.values()))
+        self.next_seq = max([min(next_seq, MAX_SEQ), *(seq + 1 for seq in self._parcels)])
+        self._used = self.next_seq - 1
+        return unreadable
 
     def chunks_from(self, seq: int) -> Iterable[Chunk]:
         """The stored chunks numbered `seq` or higher, in order of release."""
@@ -74,9 +83,20 @@ class Outbox:
 
     def skip_to(self, highest: int) -> bool:
         """Never use a number that others hold already; whether this changed anything."""
+        if highest >= MAX_SEQ:
+            raise RefusedError(f"chunk number {highest} is beyond all that can be used")
         behind = self.next_seq <= highest
         self.next_seq = max(self.next_seq, highest + 1)
         return behind
+
+    def check_told(self, highest: int, settled: int) -> None:
+        """Raise RefusedError if a leader tells of numbers far above those used here or settled.
+
+        A device with an older copy of its store numbers on from there; one that is lied to would run out of numbers.
+        """
+        limit = max(self._used, settled) + MAX_STEP
+        if highest > limit:
+            raise RefusedError(f"the leader tells of chunk {highest}, this device gave numbers up to {self._used}")
 
     def queue(self, pieces: Iterable[Piece]) -> None:
         """Replace what was queued: the new selection was made from the same unreleased work and more."""
@@ -113,6 +133,7 @@ class Outbox:
         payload = encode(chunk)
         self._parcels[chunk.seq] = OutboxEntry(payload, sent_at=now, tries=1)
         self._bytes += len(payload)
+        self._used = self.next_seq
         self.next_seq += 1
         return chunk, payload, Put(TABLE, chunk.seq, payload)
 
@@ -162,3 +183,11 @@ class Outbox:
 
     def _is_fresh(self, parcel: OutboxEntry, now: float) -> bool:
         return not parcel.stored and parcel.sent_at is not None and parcel.due_at(self._resend_s) > now
+
+
+def _is_chunk(seq: Key, payload: bytes) -> bool:
+    try:
+        chunk = decode(Kind.UPDATE, payload)
+    except DecodeError:
+        return False
+    return isinstance(chunk, Chunk) and chunk.seq == seq and chunk.seq < MAX_SEQ

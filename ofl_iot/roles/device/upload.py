@@ -17,11 +17,11 @@ from ofl_iot.protocol.chunks import ChunkHead, Piece
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, Persist, PrepareRelease, Publish, SetTimer
 from ofl_iot.roles.device.local_model import LocalModel
-from ofl_iot.roles.device.outbox import Outbox
+from ofl_iot.roles.device.outbox import TABLE, Outbox
 from ofl_iot.roles.device.privacy_guard import PrivacyGuard
-from ofl_iot.roles.reports import BudgetSpent
+from ofl_iot.roles.reports import BudgetSpent, RowsSetAside
 from ofl_iot.roles.settings import UploadRules
-from ofl_iot.roles.storage import Key
+from ofl_iot.roles.storage import Key, set_aside
 from ofl_iot.roles.store_identity import StoreIdentity
 
 RESEND = "device.resend"
@@ -51,12 +51,15 @@ class Upload:
         self.trainings_since_release = 0
         """Trainings since a chunk was last released, whether one was prepared or not."""
 
-    def restore(self, rows: Mapping[Key, bytes], next_seq: int, steps: int) -> None:
+    def restore(self, rows: Mapping[Key, bytes], next_seq: int, steps: int) -> Iterator[Command]:
         """Take up what an earlier process left; chunks that the stored base lacks are added to it.
 
         How many trainings are behind the unreleased work is not known any more: it counts as one of `steps`.
         """
-        self.outbox.restore(rows, next_seq)
+        unreadable = self.outbox.restore(rows, next_seq)
+        if unreadable:
+            yield RowsSetAside(TABLE, len(unreadable))
+            yield Persist(set_aside(TABLE, unreadable))
         for chunk in self.outbox.chunks_from(next_seq):
             self._model.released(chunk, perturbed=self._guard.perturbs)
         self.trainings = self.trainings_since_release = int(np.any(self._model.unreleased))

@@ -126,6 +126,10 @@ class ClusterModel:
         """Whether this chunk was merged here or is settled."""
         return seq in self._held.get(owner_of(device, store), SeqSet())
 
+    def held(self, device: str, chunk: Chunk) -> SeqSet:
+        """The chunks of the store that a chunk comes from which were merged here or are settled."""
+        return self._held.get(owner_of(device, chunk.store), SeqSet())
+
     def highest(self, device: str, store: bytes = b"") -> int:
         """The highest sequence number of the device's store that was merged here or is settled."""
         return self._held.get(owner_of(device, store), SeqSet()).highest

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ofl_iot.errors import DecodeError
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind
@@ -34,21 +35,30 @@ class Journal:
     def __init__(self) -> None:
         self.length = 0
         self._next_row = 0
+        self.unreadable: dict[Key, bytes] = {}
+        """Rows that the last replay left out."""
 
     def replay(
         self, rows: Mapping[Key, bytes], cluster: ClusterModel, merging: Merging, lives: MemberLives
     ) -> set[str]:
-        """Merge again what was merged since the snapshot; returns the devices it is from."""
+        """Merge again what was merged since the snapshot; returns the devices it is from.
+
+        A row that cannot be read is left out: its device holds the chunk until it is settled.
+        """
         devices: set[str] = set()
         for row_no, stored_row in rows.items():
-            row = msgspec.msgpack.decode(stored_row, type=JournalRow)
-            chunk = decode(Kind.UPDATE, row.chunk)
-            assert isinstance(chunk, Chunk)  # noqa: S101  # what the journal stored is a chunk
-            cluster.merge(row.device, chunk, row.step, merging.effort(chunk))
-            lives.heard(row.device, chunk)
-            devices.add(row.device)
             self._next_row = int(row_no) + 1
-        self.length = len(rows)
+            try:
+                row = msgspec.msgpack.decode(stored_row, type=JournalRow)
+                chunk = decode(Kind.UPDATE, row.chunk)
+                assert isinstance(chunk, Chunk)  # noqa: S101  # what decodes as an update is a chunk
+                cluster.merge(row.device, chunk, row.step, merging.effort(chunk))
+            except (DecodeError, msgspec.DecodeError, ValueError):
+                self.unreadable[row_no] = stored_row
+            else:
+                lives.heard(row.device, chunk)
+                devices.add(row.device)
+        self.length = len(rows) - len(self.unreadable)
         return devices
 
     def enter(self, device: str, chunk: Chunk, step: float) -> StoreOp:

@@ -56,6 +56,7 @@ from ofl_iot.roles.leader.downloads import answer_to, check_pull
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader.journal import Journal
 from ofl_iot.roles.leader.member_lives import MemberLives
+from ofl_iot.roles.leader.membership import Membership
 from ofl_iot.roles.leader.merging import Merging
 from ofl_iot.roles.leader.model_reader import FETCH, ModelReader
 from ofl_iot.roles.leader.observation import Observer
@@ -68,10 +69,11 @@ from ofl_iot.roles.reports import (
     GlobalModelAdopted,
     LeadershipBegun,
     LeadershipEnded,
+    RowsSetAside,
     StoredClusterDropped,
 )
 from ofl_iot.roles.settings import LeaderRules
-from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
+from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp, set_aside
 from ofl_iot.roles.store_identity import StoreIdentity
 
 STATE, OFFICE = "leader.state", "leader.office"
@@ -114,7 +116,7 @@ class LeaderMachine:
         self._assignment: Assignment | None = None
         self._seen: tuple[int, ...] = (0, 0)
         """Term and revision of the last assignment."""
-        self._members: dict[str, int] = {}
+        self._members = Membership()
         self._lives = MemberLives()
         self._journal = Journal()
         self._waiting_list = WaitingList()
@@ -180,6 +182,9 @@ class LeaderMachine:
         if order := state.get("turned away"):
             self._waiting_list.restore(order)
         self._waiting_list.remove(*self._journal.replay(stored.get(JOURNAL, {}), cluster, self._merging, self._lives))
+        if self._journal.unreadable:
+            yield RowsSetAside(JOURNAL, len(self._journal.unreadable))
+            yield Persist(set_aside(JOURNAL, self._journal.unreadable))
         self.cluster = cluster
         if cluster.frozen is not None:
             if "body" in state:
@@ -220,7 +225,7 @@ class LeaderMachine:
             self._waiting_list.forget()
             self._early_pulls.clear()
         self._take_members(assignment)
-        self._waiting_list.retain(self._members)
+        self._waiting_list.retain(self._members.samples)
         yield Persist(
             (
                 Put(STATE, "assignment", msgspec.msgpack.encode(assignment)),
@@ -238,7 +243,7 @@ class LeaderMachine:
 
     def _take_members(self, assignment: Assignment) -> None:
         self._assignment = assignment
-        self._members = {member.device: member.sample_count for member in assignment.members}
+        self._members.take(assignment.members)
         self._lives.admit(assignment.members)
 
     def _resign(self, assignment: Assignment) -> Iterator[Command]:
@@ -282,7 +287,7 @@ class LeaderMachine:
 
     def _chunk(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
         cluster = self._office
-        self._check_member(sender)
+        self._members.check(sender)
         if chunk.model != self.profile.model or chunk.size != self.profile.layout.size:
             raise RefusedError(f"a chunk of another model ({chunk.size} parameters)")
         if chunk.term > cluster.term:
@@ -290,6 +295,9 @@ class LeaderMachine:
         if not cluster.ready:
             return  # no receipt: the device sends it again when the global model is here
         self._lives.check(sender, chunk)
+        self._members.check_number(
+            sender, chunk.seq, cluster.settled_of(sender, chunk.store), cluster.held(sender, chunk)
+        )
         if cluster.holds(sender, chunk.seq, chunk.store) or cluster.has_room_for(chunk):
             yield from self._take(sender, chunk, now)
         else:
@@ -301,7 +309,7 @@ class LeaderMachine:
         self._lives.heard(sender, chunk)
         if not cluster.holds(sender, chunk.seq, chunk.store):
             self._waiting_list.remove(sender)
-            wanted = self._merging.step(sender, chunk, now, self._members, cluster.round_no)
+            wanted = self._merging.step(sender, chunk, now, self._members.samples, cluster.round_no)
             step = cluster.bounded(chunk, wanted)
             if step != wanted:
                 yield ChunkBounded(device=sender, seq=chunk.seq, to=step / wanted)
@@ -324,10 +332,6 @@ class LeaderMachine:
                 self._waiting_list.remove(device)
                 yield from self._take(device, chunk, now)
 
-    def _check_member(self, sender: DeviceId) -> None:
-        if sender not in self._members:
-            raise LateError(f"{sender} is not in this cluster")
-
     def _receipt(self, device: DeviceId, stored: tuple[int, ...]) -> Publish:
         cluster, store = self._office, self._lives.store_of(device)
         receipt = Receipt(
@@ -343,7 +347,7 @@ class LeaderMachine:
 
     def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
         cluster = self._office
-        self._check_member(sender)
+        self._members.check(sender)
         if pull.term != cluster.term:
             raise LateError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
         check_pull(pull, cluster)
@@ -390,7 +394,7 @@ class LeaderMachine:
         contribution = Contribution(
             payload=event.payload,
             merged=merged,
-            sample_count=sum(self._members.values()),
+            sample_count=sum(self._members.samples.values()),
             updates=sum(len(settlement.seqs) for settlement in merged),
             observed=tuple(each for each in self._observer.report() if each.device in self._members),
             effort=self.cluster.frozen_effort,

@@ -22,8 +22,8 @@ from ofl_iot.jobs.joint_key import (
     public_of,
     round1_of,
 )
-from ofl_iot.jobs.weighing import weigh
-from ofl_iot.robust.scores import RoundScores
+from ofl_iot.jobs.lean_round import LeanCoordinator
+from ofl_iot.jobs.weighing import judge
 from ofl_iot.robust.verdict import Verdict
 from ofl_iot.roles.commands import (
     Contributed,
@@ -75,6 +75,7 @@ class CoordinatorCrypto:
         self._entropy = entropy
         self._round: _RoundInHand | None = None
         self._changing = threading.Lock()
+        self.lean = LeanCoordinator(federation, rules, entropy)
 
     def make_keys(self, job: MakeKeys) -> KeysMade:
         """Sum the public parts of the joint key."""
@@ -152,21 +153,8 @@ class CoordinatorCrypto:
         from ofl_iot.crypto.scores import ScorePlan
 
         scores = held.server_dec.scores(job, ScorePlan(self._rules.max_energy))
-        wrapped = set(scores.wrapped())
-        for leader in wrapped:
-            held.refused[leader] = "its update is too large to be scored, or made to wrap around"
-        leaders = tuple(leader for leader in scores.distance if leader not in wrapped)
-        if scores.gram is None or len(leaders) < FEWEST_CONTRIBUTORS:
-            raise RoundError(f"{len(leaders)} contributions can be scored")
-        places = [list(scores.distance).index(leader) for leader in leaders]
-        band = next(iter(scores.bands.values()))
-        round_scores = RoundScores(
-            leaders,
-            np.array([max(0.0, scores.distance[leader]) for leader in leaders]),
-            np.array([band[leader] for leader in leaders]),
-            scores.gram[np.ix_(places, places)],
-        )
-        held.weights, held.verdict = weigh(round_scores, held.contributions, job.evidence, self._rules.s_factor)
+        held.weights, held.verdict, refused = judge(scores, held.contributions, job.evidence, self._rules.s_factor)
+        held.refused |= refused
 
     def _take_up(self, scored: _RoundInHand) -> None:
         with self._changing:

@@ -73,7 +73,7 @@ class OwnServerDec:
 
         if self._scores is None:
             raise RoundError("the scores were not asked for")
-        return read_scores(self._scores, _decrypt_scores(self._scores, job.shares), len(self._scores.active), plan)
+        return read_scores(self._scores, decrypt_scores_of(self._scores, job.shares), len(self._scores.active), plan)
 
     def ask_model(
         self, public: PublicKey, total: EncryptedModel, active: Sequence[str], contributors: Sequence[DeviceId]
@@ -176,13 +176,14 @@ class DecryptorCrypto:
 
         origin = Origin(context_of(self._federation, job.ask.opened), job.ask.round_no, DECRYPTOR)
         if job.ask.stage == SCORES:
-            scores = _decrypt_scores(HeldScalars.from_bytes(job.held, origin), job.shares)
+            scores = decrypt_scores_of(HeldScalars.from_bytes(job.held, origin), job.shares)
             return FinalDecrypted(np.array(scores, _SCORE).tobytes())
         model = _decrypt_model(HeldDecryption.from_bytes(job.held, origin), job.shares)
         return FinalDecrypted(model.astype(_PARAMETER).tobytes())
 
 
-def _decrypt_scores(held: HeldScalars, shares: Mapping[str, bytes]) -> list[int]:
+def decrypt_scores_of(held: HeldScalars, shares: Mapping[str, bytes]) -> list[int]:
+    """FinDec of scores from the leaders' bytes; CulpritError names whose are no answer to the request."""
     from ofl_iot.crypto.context import Origin
     from ofl_iot.crypto.scalars import ScalarShare
     from ofl_iot.crypto.scores import decrypt_scores

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ofl_iot.crypto.params import LEAN
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
 from ofl_iot.jobs.joint_key import (
@@ -16,6 +17,7 @@ from ofl_iot.jobs.joint_key import (
     public_of,
     round1_of,
 )
+from ofl_iot.jobs.lean_leader import LeanLeader
 from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.messages import KeyOne, KeyOpen, PartDecAsk
 from ofl_iot.protocol.parts import digest_of
@@ -29,6 +31,7 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.decryption.requester import SCORES
 from ofl_iot.roles.events import (
+    ContributionProtected,
     DecryptionAnswered,
     KeysBegun,
     KeysFinished,
@@ -54,6 +57,7 @@ class LeaderCrypto:
         self._rules = rules
         self._entropy = entropy
         self._trust = trust
+        self.lean = LeanLeader(federation, rules, entropy, trust)
 
     def make_sealing_key(self, _job: MakeSealingKey) -> SealingKeyMade:
         """Draw an X25519 key; an enrolled device has one that its certificate names."""
@@ -69,6 +73,11 @@ class LeaderCrypto:
         from ofl_iot.crypto import keygen, relinearisation
         from ofl_iot.crypto.sealing import SealingKey, seal
 
+        if job.opened.params != self._rules.params:
+            raise CryptoError(
+                f"the coordinator asks for rounds of the kind {job.opened.params!r}; this leader's settings say "
+                f"protection.params = {self._rules.params!r}"
+            )
         self._check_members(job.opened)
         context = context_of(self._federation, job.opened)
         secret = keygen.generate_secret(context, job.me, self._entropy)
@@ -112,19 +121,23 @@ class LeaderCrypto:
         secret = keygen.LeaderSecret.from_bytes(job.secret, Origin(context, keygen.KEY_ROUND, job.me))
         first = relinearisation.combine_shares(context, firsts)
         two = relinearisation.complete_share(secret, first, self._entropy)
-        material = KeyMaterial(job.opened, context.key_id, public.to_bytes(), share.to_bytes())
+        kept = first.to_bytes() if context.params == LEAN else b""
+        material = KeyMaterial(job.opened, context.key_id, public.to_bytes(), share.to_bytes(), kept)
         return KeysFinished(job.opened.term, job.opened.attempt, material, two.to_bytes())
 
-    def protect(self, job: ProtectContribution) -> bytes:
-        """Encrypt an update under the joint key; without one it stays in the clear, and the kernels stay unloaded."""
+    def protect(self, job: ProtectContribution) -> ContributionProtected:
+        """Mask or encrypt an update; without a key it stays in the clear, and the kernels stay unloaded."""
         if job.key is None:
-            return job.update.astype("<f4").tobytes()
+            return ContributionProtected(job.round_no, job.update.astype("<f4").tobytes())
+        if job.key.opened.params == LEAN.name:
+            return self.lean.protect(job)
         from ofl_iot.crypto.context import Origin
         from ofl_iot.crypto.encryption import encrypt
 
         context = context_of(self._federation, job.key.opened)
         origin = Origin(context, job.round_no, job.me)
-        return encrypt(public_of(context, job.key.public), job.update, origin, self._entropy).to_bytes()
+        sealed = encrypt(public_of(context, job.key.public), job.update, origin, self._entropy)
+        return ContributionProtected(job.round_no, sealed.to_bytes())
 
     def answer(self, job: AnswerDecryption) -> DecryptionAnswered:
         """PartDec of scores or of the model."""
@@ -143,10 +156,16 @@ class LeaderCrypto:
             most = ScorePlan(self._rules.max_energy).queries(context.leaders)
             request = ScalarRequest.from_bytes(frame, asked)
             answer = partial_scalars(share, request, self._entropy, most).to_bytes()
+            rows = 0
         else:
             request = DecryptionRequest.from_bytes(frame, asked)
+            if request.n_params != job.size:
+                raise CryptoError(f"a request to decrypt {request.n_params} parameters: the model has {job.size}")
             answer = partial_decrypt(share, request, self._entropy, FEWEST_CONTRIBUTORS).to_bytes()
-        return DecryptionAnswered(job.round_no, digest_of(job.request).hex(), request.ciphertext_id.hex(), answer)
+            rows = request.c1.shape[1]
+        digest = digest_of(job.request).hex()
+        names = tuple(map(str, request.contributors))
+        return DecryptionAnswered(job.round_no, digest, request.ciphertext_id.hex(), answer, names, rows)
 
     def _check_members(self, opened: KeyOpen) -> None:
         """CulpritError names the members whose sealing keys the federation's authority does not vouch for."""

@@ -26,27 +26,32 @@ from ofl_iot.protocol.chunks import split_update
 from ofl_iot.roles.commands import (
     AggregateRound,
     AnswerDecryption,
+    AnswerLean,
     BeginKeys,
     EvaluateModel,
     FinalDecrypt,
     FinishKeys,
+    FinishLean,
     FinishRound,
     Job,
     LookAtData,
     MakeKeys,
     MakeSealingKey,
+    OpenLean,
     OpenLedger,
+    PrepareLean,
     PrepareRelease,
     ProtectContribution,
+    ScoreLean,
     ScoreRound,
     ServerDecrypt,
     TrainLocally,
+    WeighLean,
     WeighRound,
     failure_of,
 )
 from ofl_iot.roles.device.machine import DeviceRules
 from ofl_iot.roles.events import (
-    ContributionProtected,
     DataLooked,
     Evaluated,
     Event,
@@ -153,8 +158,9 @@ class DeviceToolbox:
             MakeSealingKey: crypto.make_sealing_key,
             BeginKeys: crypto.begin_keys,
             FinishKeys: crypto.finish_keys,
-            ProtectContribution: self._protect,
+            ProtectContribution: crypto.protect,
             AnswerDecryption: crypto.answer,
+            AnswerLean: crypto.lean.answer,
         }
 
     def run(self, job: Job) -> Event:
@@ -172,9 +178,6 @@ class DeviceToolbox:
 
     def _train(self, job: TrainLocally) -> Trained:
         return run_training(self._workload, job, self._rules.training, self._rules.privacy.clip_norm, self._rng)
-
-    def _protect(self, job: ProtectContribution) -> ContributionProtected:
-        return ContributionProtected(job.round_no, self._crypto.protect(job))
 
     def _prepare(self, job: PrepareRelease) -> ReleasePrepared:
         chosen = prepare_release(job.update, job.synced, job.synced_before, job.gamma, self._release, self._rng)
@@ -213,6 +216,11 @@ class CoordinatorToolbox:
             ScoreRound: crypto.score,
             WeighRound: crypto.weigh,
             FinishRound: crypto.finish,
+            PrepareLean: crypto.lean.prepare,
+            ScoreLean: crypto.lean.score,
+            WeighLean: crypto.lean.weigh,
+            OpenLean: crypto.lean.open,
+            FinishLean: crypto.lean.finish,
         }
 
     def run(self, job: Job) -> Event:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import msgspec
 
 from ofl_iot.errors import DecodeError, EncodeError
+from ofl_iot.protocol.lean import LeanAnswer, LeanUpload, OpenAsk, ScoresAsk, SketchAsk, VouchAsk
 from ofl_iot.protocol.messages import (
     MESSAGES_ON,
     Books,
@@ -32,8 +33,9 @@ _PREFIX = bytes([0x92, VERSION])  # a msgpack array of two, its first item the v
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(message) for kind, message in MESSAGES_ON.items()}
 
-Body: TypeAlias = Contribution | KeyOpen | KeyOne | ServerDecAsk | ServerDecAnswer | PartDecAsk | Books
-B = TypeVar("B", Contribution, KeyOpen, KeyOne, ServerDecAsk, ServerDecAnswer, PartDecAsk, Books)
+LeanBody: TypeAlias = LeanUpload | SketchAsk | ScoresAsk | VouchAsk | OpenAsk | LeanAnswer
+Body: TypeAlias = Contribution | KeyOpen | KeyOne | ServerDecAsk | ServerDecAnswer | PartDecAsk | Books | LeanBody
+B = TypeVar("B", bound=Body)
 _bodies: dict[type, msgspec.msgpack.Decoder[Any]] = {each: msgspec.msgpack.Decoder(each) for each in get_args(Body)}
 _readers: dict[type, msgspec.msgpack.Decoder[Any]] = {each: msgspec.msgpack.Decoder(each) for each in get_args(Message)}
 _UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, TypeError)

@@ -189,6 +189,8 @@ class RoundOpen(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """How long the round stays open, counted from its opening."""
     key_id: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
     """The joint key to encrypt under; empty = in the clear."""
+    bounds: Annotated[bytes, msgspec.Meta(max_length=64 * 1024)] = b""
+    """Quantisation bounds of a lean round: a signed exponent for each block of 2,048 parameters."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):

@@ -13,6 +13,7 @@ from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.commands import (
     AnswerDecryption,
+    AnswerLean,
     BeginKeys,
     Command,
     FinishKeys,
@@ -33,6 +34,7 @@ from ofl_iot.roles.events import (
     JobFailed,
     KeysBegun,
     KeysFinished,
+    LeanAnswered,
     LinkDown,
     LinkUp,
     SealingKeyMade,
@@ -55,6 +57,7 @@ _OWNER_OF_JOB = {
     BeginKeys.__name__: "keeper",
     FinishKeys.__name__: "keeper",
     AnswerDecryption.__name__: "keeper",
+    AnswerLean.__name__: "keeper",
 }
 
 
@@ -65,6 +68,7 @@ class AgentMachine:
         self.device = device
         self.leader = leader
         self.keeper = keeper
+        keeper.bodies = leader
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Give the event to the roles it concerns; carry messages between them."""
@@ -94,6 +98,8 @@ class AgentMachine:
             return [self.device, self.leader, self.keeper]
         if isinstance(event, SealingKeyMade):
             return [self.keeper, self.device]
+        if isinstance(event, LeanAnswered):
+            return [self.leader, self.keeper]  # what is signed for is pinned before the signature leaves
         if isinstance(event, Arrived):
             return self._reached_by(event)
         return [self._owner_of(event)]

@@ -16,7 +16,7 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import KeyOpen, Message, ServerDecAsk
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.events import JobFailed, Vector
+from ofl_iot.roles.events import JobFailed, LeanWeights, OpenBody, Vector
 from ofl_iot.roles.reports import Report
 from ofl_iot.roles.storage import StoreOp
 
@@ -136,6 +136,8 @@ class KeyMaterial(msgspec.Struct, frozen=True, array_like=True):
     key_id: bytes
     public: bytes
     share: bytes
+    relin_first: bytes = b""
+    """Sum of the first relinearisation broadcasts: with it a leader recomputes the score requests of lean rounds."""
 
 
 class CoordinatorKey(msgspec.Struct, frozen=True, array_like=True):
@@ -186,6 +188,35 @@ class AnswerDecryption:
     round_no: int
     label: str
     request: bytes = field(repr=False)
+    size: int = 0
+    """Parameters of the model that may be decrypted."""
+
+
+@dataclass(frozen=True)
+class AnswerLean:
+    """A leader's answer in a lean round; answers with LeanAnswered. Never run twice for a request."""
+
+    key: KeyMaterial = field(repr=False)
+    me: DeviceId
+    round_no: int
+    label: str
+    request: bytes = field(repr=False)
+    own: OpenBody = field(repr=False)
+    sealing_private: bytes = field(repr=False)
+    sketch: bytes = field(default=b"", repr=False)
+    """This leader's own sketch, once it has made one."""
+
+
+@dataclass(frozen=True)
+class LeanGround:
+    """What a contribution to a lean round stands on."""
+
+    base: Vector = field(repr=False)
+    bounds: bytes
+    attempt: int
+    sealing_private: bytes = field(repr=False)
+    pinned: tuple[tuple[str, int], ...] = ()
+    """Contributors and weights for which an earlier body of the same update was signed."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +228,8 @@ class ProtectContribution:
     me: DeviceId
     key: KeyMaterial | None = field(default=None, repr=False)
     """None: in the clear."""
+    ground: LeanGround | None = field(default=None, repr=False)
+    """None where the round is not lean."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +299,69 @@ class FinishRound:
 
 
 @dataclass(frozen=True)
+class LeanRound:
+    """What leaders contributed to a lean round, and on which ground."""
+
+    key: CoordinatorKey = field(repr=False)
+    round_no: int
+    attempt: int
+    contributions: tuple[Contributed, ...] = field(repr=False)
+    base: Vector = field(repr=False)
+    bounds: bytes
+    evidence: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PrepareLean:
+    """Check the uploads of a lean round; answers with LeanAsked for sketches."""
+
+    lean: LeanRound
+
+
+@dataclass(frozen=True)
+class ScoreLean:
+    """Compute scores of the sketches; answers with LeanAsked for their decryption."""
+
+    lean: LeanRound
+    accepted: tuple[str, ...]
+    sketches: dict[str, bytes] = field(repr=False)
+    active: tuple[str, ...]
+    retry: int
+
+
+@dataclass(frozen=True)
+class WeighLean:
+    """Judge the decrypted scores and choose integer weights; answers with LeanAsked for signatures."""
+
+    lean: LeanRound
+    accepted: tuple[str, ...]
+    held: bytes = field(repr=False)
+    shares: dict[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class OpenLean:
+    """Check the contributors' signatures; answers with LeanAsked for shares of the sum's key."""
+
+    lean: LeanRound
+    accepted: tuple[str, ...]
+    weighed: LeanWeights
+    signatures: dict[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FinishLean:
+    """Open the weighted sum with the leaders' answers; answers with RoundAggregated."""
+
+    lean: LeanRound
+    weighed: LeanWeights
+    answers: dict[str, bytes] = field(repr=False)
+
+
+LeanJob: TypeAlias = PrepareLean | ScoreLean | WeighLean | OpenLean | FinishLean
+
+
+@dataclass(frozen=True)
 class ServerDecrypt:
     """The decryptor makes a ciphertext fresh for an active set; answers with ServerDecrypted."""
 
@@ -300,6 +396,12 @@ Job: TypeAlias = (
     | FinishKeys
     | ProtectContribution
     | AnswerDecryption
+    | AnswerLean
+    | PrepareLean
+    | ScoreLean
+    | WeighLean
+    | OpenLean
+    | FinishLean
     | MakeKeys
     | AggregateRound
     | ScoreRound
@@ -316,6 +418,8 @@ def failure_of(job: Job, error: Exception, culprits: tuple[str, ...] = (), suspe
     round_no = term = attempt = 0
     if isinstance(job, ServerDecrypt | FinalDecrypt):
         round_no = job.ask.round_no
+    elif isinstance(job, PrepareLean | ScoreLean | WeighLean | OpenLean | FinishLean):
+        round_no = job.lean.round_no
     elif isinstance(job, BeginKeys | FinishKeys | MakeKeys):
         term, attempt = job.opened.term, job.opened.attempt
     elif not isinstance(job, OpenLedger | LookAtData | TrainLocally | PrepareRelease | MakeSealingKey):

@@ -149,6 +149,67 @@ class DecryptionRequested:
 
 
 @dataclass(frozen=True)
+class LeanWeights:
+    """How a lean round weighs its contributors, and what was found about the leaders."""
+
+    whole: dict[str, int]
+    """Integer weights of those who are summed."""
+    factor: float
+    """What the weighted average is multiplied by: 1 unless the s-factor shrinks the model."""
+    scored: tuple[str, ...]
+    refused: dict[str, str] = field(default_factory=dict)
+    evidence: dict[str, float] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeanAsked:
+    """What to ask leaders for next in a lean round."""
+
+    round_no: int
+    attempt: int
+    stage: str
+    requests: dict[str, bytes] = field(repr=False)
+    accepted: tuple[str, ...]
+    refused: dict[str, str] = field(default_factory=dict)
+    held: bytes = field(default=b"", repr=False)
+    """The coordinator's half of the scores."""
+    weighed: LeanWeights | None = None
+
+
+@dataclass(frozen=True)
+class OpenBody:
+    """A leader's contribution to the open round: its header (empty unless the round is lean) and what is in it."""
+
+    round_no: int
+    key_id: bytes
+    size: int
+    """Parameters of the model."""
+    header: bytes = b""
+    update: Vector | None = field(default=None, repr=False)
+    bounds: bytes = b""
+
+
+@dataclass(frozen=True)
+class LeanAnswered:
+    """A leader's answer in a lean round; it is stored before it is sent."""
+
+    round_no: int
+    request: str
+    """Digest of the request."""
+    stage: str
+    header: bytes
+    """Of the body for which it was made."""
+    answer: bytes = field(repr=False)
+    mark: bytes = b""
+    """What must not be answered twice, or not otherwise: digest of the scores' ciphertexts, of the signed vector."""
+    key_id: bytes = b""
+    vector: tuple[tuple[str, int], ...] = ()
+    """The contributors and weights that were signed for."""
+
+
+@dataclass(frozen=True)
 class ServerDecrypted:
     """A ciphertext is fresh: what the active set is asked, and the half that the decryptor keeps."""
 
@@ -173,6 +234,10 @@ class DecryptionAnswered:
     ciphertext: str
     """Digest of the ciphertext in it: one must never be answered for two requests."""
     share: bytes = field(repr=False)
+    contributors: tuple[str, ...] = ()
+    """Whose sum it is; of scores, whose scores."""
+    rows: int = 0
+    """Ciphertexts of a model that were decrypted; 0 for scores."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +246,8 @@ class ContributionProtected:
 
     round_no: int
     payload: bytes
+    header: bytes = b""
+    """Of a lean body."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +266,10 @@ class RoundAggregated:
     """Why a leader was weighed down."""
     excluded: tuple[str, ...] = ()
     """Leaders that count for nothing because they are suspected."""
+    failing: tuple[str, ...] = ()
+    """Leaders whose answers were wrong."""
+    bounds: bytes = b""
+    """Quantisation bounds of the next lean round."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +318,8 @@ Event: TypeAlias = (
     | KeysMade
     | DecryptionRequested
     | DecryptionAnswered
+    | LeanAsked
+    | LeanAnswered
     | ServerDecrypted
     | FinalDecrypted
     | ContributionProtected

@@ -87,7 +87,9 @@ class ProtectionRules(msgspec.Struct, frozen=True):
     server_dec: Literal["coordinator", "decryptor"] = "coordinator"
     """Who makes ciphertexts fresh for decryption and completes it; the same in the whole federation. An independent
     `ofl decryptor` keeps the randomness of that from the coordinator."""
-    params: Literal["main"] = "main"
+    params: Literal["lean", "main"] = "main"
+    """lean: updates are masked, and leaders open only sums that all contributors signed for. main: updates are
+    encrypted; what is decrypted rests on the coordinator's word."""
     threshold: Literal["all", "majority"] | int = "majority"
     """How many leaders must decrypt together; one less may collude and learn nothing."""
     s_factor: Literal["ledger", "mad", "delta", "literal", "mean"] = "ledger"

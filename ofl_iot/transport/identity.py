@@ -62,7 +62,8 @@ class IdentityFolder:
             revoked = self.revoked()
         except CryptoError as error:
             raise ConfigError(f"identity {self.path}: {error}; renew it in time, or {_ENROL} again") from error
-        if public_bytes(self.private_key().public_key()) != credential.public:
+        signing = self.private_key()
+        if public_bytes(signing.public_key()) != credential.public:
             raise ConfigError(f"identity {self.path}: {KEY} is not the key of {CERTIFICATE}; {_ENROL} in a new folder")
         sealing = b""
         if credential.bearer.sealing_public:
@@ -72,7 +73,7 @@ class IdentityFolder:
                 raise ConfigError(
                     f"identity {self.path}: {SEALING} is not the key that {CERTIFICATE} names; {_ENROL} in a new folder"
                 )
-        return Enrolment(credential, certificate.public_bytes(Encoding.DER), authority, sealing, revoked)
+        return Enrolment(credential, certificate.public_bytes(Encoding.DER), authority, sealing, revoked, signing)
 
     def revoked(self) -> frozenset[int]:
         """The serials on the revocation list, none where there is no list; CryptoError if it is not the authority's."""

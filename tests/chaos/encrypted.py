@@ -22,18 +22,24 @@ from ofl_iot.jobs.leader_crypto import LeaderCrypto
 from ofl_iot.jobs.toolbox import DecryptorToolbox, Toolbox, run_job
 from ofl_iot.roles.commands import (
     AnswerDecryption,
+    AnswerLean,
     BeginKeys,
     FinishKeys,
+    FinishLean,
     FinishRound,
     Job,
     MakeKeys,
     MakeSealingKey,
+    OpenLean,
+    PrepareLean,
     ProtectContribution,
+    ScoreLean,
     ScoreRound,
+    WeighLean,
     WeighRound,
 )
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
-from ofl_iot.roles.events import ContributionProtected, Event, RoundAggregated
+from ofl_iot.roles.events import Event, RoundAggregated
 from ofl_iot.roles.reports import ContributionFailed, JobFailure, KeyWorkFailed, Report, RoundAbandoned, RoundOpened
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.runtime.virtual import Party
@@ -84,7 +90,13 @@ class CryptoToolbox:
             BeginKeys: leader.begin_keys,
             FinishKeys: leader.finish_keys,
             AnswerDecryption: leader.answer,
-            ProtectContribution: lambda job: ContributionProtected(job.round_no, leader.protect(job)),
+            ProtectContribution: leader.protect,
+            AnswerLean: leader.lean.answer,
+            PrepareLean: coordinator.lean.prepare,
+            ScoreLean: coordinator.lean.score,
+            WeighLean: coordinator.lean.weigh,
+            OpenLean: coordinator.lean.open,
+            FinishLean: coordinator.lean.finish,
             MakeKeys: coordinator.make_keys,
             ScoreRound: coordinator.score,
             WeighRound: coordinator.weigh,

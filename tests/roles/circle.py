@@ -23,6 +23,7 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine, collect
 from ofl_iot.roles.commands import (
     AnswerDecryption,
+    AnswerLean,
     BeginKeys,
     CancelTimer,
     Command,
@@ -30,16 +31,21 @@ from ofl_iot.roles.commands import (
     Contributed,
     FinalDecrypt,
     FinishKeys,
+    FinishLean,
     FinishRound,
     Job,
     MakeKeys,
     MakeSealingKey,
+    OpenLean,
     Persist,
+    PrepareLean,
     ProtectContribution,
     Publish,
+    ScoreLean,
     ScoreRound,
     ServerDecrypt,
     SetTimer,
+    WeighLean,
     WeighRound,
 )
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
@@ -53,6 +59,7 @@ from ofl_iot.roles.events import (
     JobFailed,
     KeysMade,
     LinkUp,
+    OpenBody,
     RoundAggregated,
     Started,
     TimerFired,
@@ -83,7 +90,13 @@ def tools_of(seed: int, rules: ProtectionRules = RULES) -> Tools:
         BeginKeys: leader.begin_keys,
         FinishKeys: leader.finish_keys,
         AnswerDecryption: leader.answer,
-        ProtectContribution: lambda job: ContributionProtected(job.round_no, leader.protect(job)),
+        ProtectContribution: leader.protect,
+        AnswerLean: leader.lean.answer,
+        PrepareLean: coordinator.lean.prepare,
+        ScoreLean: coordinator.lean.score,
+        WeighLean: coordinator.lean.weigh,
+        OpenLean: coordinator.lean.open,
+        FinishLean: coordinator.lean.finish,
         MakeKeys: coordinator.make_keys,
         ScoreRound: coordinator.score,
         WeighRound: coordinator.weigh,
@@ -91,6 +104,14 @@ def tools_of(seed: int, rules: ProtectionRules = RULES) -> Tools:
         ServerDecrypt: decryptor.server_decrypt,
         FinalDecrypt: decryptor.final_decrypt,
     }
+
+
+@dataclass
+class Contribution:
+    """What a leader contributed, as its keeper sees it."""
+
+    open_body: OpenBody | None = None
+    pin: tuple[bytes, tuple[tuple[str, int], ...]] | None = None
 
 
 class Office:
@@ -152,6 +173,7 @@ class Circle:
     shuffled: bool = False
     now: float = 0.0
     keepers: dict[str, KeyHolder] = field(default_factory=dict)
+    bodies: dict[str, Contribution] = field(default_factory=dict)
     told: list[tuple[str, Report]] = field(default_factory=list)
     done: list[tuple[str, Job]] = field(default_factory=list)
     """Jobs that were run, by party."""
@@ -181,6 +203,7 @@ class Circle:
             self.decryptor = DecryptorMachine(self.rules)
         else:
             self.keepers[name] = KeyHolder(DeviceId(name), self.rules.resend_s, self.rules.server)
+            self.keepers[name].bodies = self.bodies.setdefault(name, Contribution())
         self.give(name, Started(self.stores[name].load()))
         self.give(name, LinkUp())
 
@@ -253,8 +276,15 @@ class Circle:
             job = ProtectContribution(round_no, update, DeviceId(name), self.keepers[name].material)
             protected = run_job(self.tools[name], job)
             assert isinstance(protected, ContributionProtected), protected
+            self.contributed(name, round_no)
             out.append(Contributed(name, protected.payload, 10, 1, 1))
         return tuple(out)
+
+    def contributed(self, name: str, round_no: int) -> None:
+        """The leader has an open contribution to this round."""
+        material = self.keepers[name].material
+        assert material is not None
+        self.bodies[name].open_body = OpenBody(round_no, material.key_id, SIZE)
 
     def sealed(self, contributions: tuple[Contributed, ...], round_no: int = 1, **more: Any) -> SealedRound:
         """Contributions under the key that was made."""

@@ -5,7 +5,7 @@
 A circulant sketch commutes with the band filter, so lengths, inner products and band energies are kept within
 sqrt(2/N) = 2.2 %. r is fixed only when all bodies are in. Everything random in a request (directions, gains, Enc(0))
 comes from the headers and the number of the try, so each leader computes the request itself and decrypts what it
-computed; smudging is the leader's own. The sketch key masks nothing, and answers few numbers (`SCALAR_BUDGET`).
+computed; smudging is the leader's own. The sketch key masks nothing, and answers few numbers (`budget`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +30,6 @@ from ofl_iot.crypto.scalars import HeldScalars, ScalarCiphertexts, ScalarRequest
 from ofl_iot.crypto.scores import ScorePlan, score_models
 from ofl_iot.errors import CryptoError
 from ofl_iot.ids import DeviceId
-
-SCALAR_BUDGET: Final = 124
-"""Numbers that colluding leaders may shape, a key: each can show 4 coefficients of the secret to a chosen sketch, and
-4,096 - 500 unknown ones still are 128-bit secure at 95 bits."""
 
 
 class PublicCoins:
@@ -70,14 +65,6 @@ def sketch(update: npt.NDArray[np.float32], headers: Iterable[Header], degree: i
         total += np.conj(np.fft.fft(sign * twist)) * np.fft.fft(row * twist)
     summed: npt.NDArray[np.float64] = (np.fft.ifft(total) / twist).real / math.sqrt(2 * degree / 3)
     return summed
-
-
-def exposure(leaders: int, threshold: int, plan: ScorePlan) -> int:
-    """Numbers of one request that t - 1 colluding leaders can shape through sketches of their own."""
-    bad = min(threshold - 1, leaders)
-    own = bad * (1 + len(plan.filters) + plan.projections)
-    pairs = bad * (leaders - bad) + bad * (bad - 1) // 2 if plan.gram else 0
-    return own + pairs
 
 
 def relin_of(first: RelinFirst) -> RelinKey:

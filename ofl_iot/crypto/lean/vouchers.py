@@ -82,18 +82,23 @@ class Statement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         return tuple(Weighed(entry.leader, entry.weight) for entry in self.entries)
 
 
-def check_statement(context: KeyContext, statement: Statement, own: Header) -> None:
-    """What a contributor checks before it signs: its own body is in it, the weights hide it, its pin is kept."""
+def check_vector(context: KeyContext, statement: Statement, round_no: int) -> None:
+    """Refuse a vector of another key or round, of strangers, or with weights that show one contributor."""
     if (statement.federation, statement.term, statement.key_id) != (context.federation, context.term, context.key_id):
         raise CryptoError("a vector under another key than that of this term")
-    if statement.round_no != own.round_no:
-        raise CryptoError(f"a vector of round {statement.round_no}, the open contribution is of round {own.round_no}")
+    if statement.round_no != round_no:
+        raise CryptoError(f"a vector of round {statement.round_no}, the open contribution is of round {round_no}")
     names = [entry.leader for entry in statement.entries]
     if names != sorted(set(names)):
         raise CryptoError("a vector whose contributors are not in order, or named twice")
     for name in names:
         context.point_of_name(name)
     check_weights([entry.weight for entry in statement.entries])
+
+
+def check_statement(context: KeyContext, statement: Statement, own: Header) -> None:
+    """What a contributor checks before it signs: its own body is in it, the weights hide it, its pin is kept."""
+    check_vector(context, statement, own.round_no)
     mine = [entry for entry in statement.entries if entry.leader == own.sender]
     if not mine or mine[0].header != own.digest:
         raise CryptoError("a vector without this leader's present body")

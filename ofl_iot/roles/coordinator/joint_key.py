@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ofl_iot.crypto.lean.budget import model_requests, score_requests
+from ofl_iot.crypto.params import LEAN, parameter_set
 from ofl_iot.ids import DeviceId
 from ofl_iot.roles.commands import Command
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.roster import Roster
-from ofl_iot.roles.events import KeysMade
+from ofl_iot.roles.decryption.requester import MODEL, SCORES
+from ofl_iot.roles.events import DecryptionRequested, KeysMade, LeanAsked
 from ofl_iot.roles.keys.ceremony import KeyCeremony
 from ofl_iot.roles.reports import KeyGenerationFailed
 from ofl_iot.roles.settings import ProtectionRules
@@ -32,8 +35,24 @@ class JointKey:
 
     @property
     def at_hand(self) -> bool:
-        """Whether a round can be opened as far as keys go."""
-        return not self.needed or self.maker.fits(self._roster.terms)
+        """Whether a round can be opened as far as keys go: there is one, and it may still decrypt."""
+        return not self.needed or (self.maker.fits(self._roster.terms) and self.maker.requests < self._most_requests)
+
+    @property
+    def _most_requests(self) -> int:
+        """How often the key may be asked for scores (lean) or models (main) before another one must be made."""
+        key = self.maker.key
+        if key is None:
+            return 0
+        if key.opened.params == LEAN.name:
+            return score_requests(len(key.opened.members), key.opened.threshold)
+        return model_requests(parameter_set(key.opened.params).rows(len(self._model.values)))
+
+    def asked(self, event: DecryptionRequested | LeanAsked) -> Iterator[Command]:
+        """Count, durably, what leaders are asked to decrypt: they count, too, and refuse what is beyond the budget."""
+        counted = SCORES if isinstance(event, LeanAsked) else MODEL
+        if event.stage == counted:
+            yield from self.maker.asked()
 
     def prepare(self, term: int, leaders: Sequence[str], now: float) -> Iterator[Command]:
         """Let leaders make their key before the first round of their term; where it cannot be yet, it is made then."""

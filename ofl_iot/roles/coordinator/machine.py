@@ -42,6 +42,7 @@ from ofl_iot.roles.events import (
     Event,
     JobFailed,
     KeysMade,
+    LeanAsked,
     LinkDown,
     LinkUp,
     RoundAggregated,
@@ -165,7 +166,7 @@ class CoordinatorMachine:
             yield from self._rounds.key.made(event)
             yield from self._clusters.key_made(now)
             yield from self._rounds.open_if_overdue(now)
-        elif isinstance(event, DecryptionRequested):
+        elif isinstance(event, DecryptionRequested | LeanAsked):
             yield from self._rounds.decryption_requested(event, now)
         elif isinstance(event, JobFailed):
             yield JobFailure(job=event.job, round_no=event.round_no, reason=event.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ofl_iot.crypto.lean.quantiser import blocks, first_bounds
 from ofl_iot.roles.settings import RoundRules
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
@@ -34,6 +35,8 @@ class RoundProgress:
         self.counter = RoundCounter()
         self.evidence: dict[str, float] = {}
         """The leaders' suspicion accounts."""
+        self._bounds = b""
+        """Quantisation bounds of the next lean round."""
         self._idle = 0
         """Rounds in a row in which too few clusters had merged anything."""
 
@@ -43,13 +46,19 @@ class RoundProgress:
         if "counter" in rows:
             self.counter = msgspec.msgpack.decode(rows["counter"], type=RoundCounter)
             self.evidence = msgspec.msgpack.decode(rows["evidence"], type=dict[str, float])
+            self._bounds = rows.get("bounds", b"")
 
     def stored(self) -> tuple[StoreOp, ...]:
         """What must survive a restart."""
         return (
             Put(TABLE, "counter", msgspec.msgpack.encode(self.counter)),
             Put(TABLE, "evidence", msgspec.msgpack.encode(self.evidence)),
+            Put(TABLE, "bounds", self._bounds),
         )
+
+    def bounds_for(self, size: int) -> bytes:
+        """Quantisation bounds of a lean round: those that the last one left, or the first ones."""
+        return self._bounds if len(self._bounds) == blocks(size) else first_bounds(size)
 
     # --- numbers
 
@@ -67,9 +76,10 @@ class RoundProgress:
         """The round that was open, whose contributions are lost."""
         self.counter = msgspec.structs.replace(self.counter, attempt=self.counter.attempt + 1)
 
-    def close(self, round_no: int, evidence: dict[str, float]) -> None:
+    def close(self, round_no: int, evidence: dict[str, float], bounds: bytes = b"") -> None:
         """A round made a model."""
         self._idle = 0
+        self._bounds = bounds or self._bounds
         self.evidence = evidence
         self.counter = RoundCounter(
             closed=round_no,

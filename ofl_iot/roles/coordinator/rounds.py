@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from ofl_iot.crypto.params import LEAN
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.messages import Part, PartReceipt, RoundOpen
@@ -22,6 +23,7 @@ from ofl_iot.roles.commands import (
     Command,
     Compute,
     EvaluateModel,
+    LeanRound,
     MakeKeys,
     Persist,
     Publish,
@@ -33,9 +35,10 @@ from ofl_iot.roles.coordinator.open_round import OpenRound
 from ofl_iot.roles.coordinator.progress import RoundProgress
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.decryption import requester as decryption
+from ofl_iot.roles.decryption.lean import LeanDecryption
 from ofl_iot.roles.decryption.remote import RemoteDecryption, confirm
 from ofl_iot.roles.decryption.requester import Decryption, RoundDecryption, SealedRound
-from ofl_iot.roles.events import DecryptionRequested, JobFailed, RoundAggregated
+from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked, RoundAggregated
 from ofl_iot.roles.keys import ceremony as key_maker
 from ofl_iot.roles.reports import ContributionRefused, LeaderSuspected, RoundAbandoned, RoundClosed, RoundOpened
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
@@ -66,6 +69,8 @@ class Rounds:
         self._round: OpenRound | None = None
         self._decryption: RoundDecryption | None = None
         self._misses: dict[str, int] = {}
+        self._blamed: set[str] = set()
+        """Leaders that answered wrongly in the round that closes."""
         self._overdue = False
         """Whether a round waits for its key."""
 
@@ -197,10 +202,12 @@ class Rounds:
         if self._overdue:
             yield from self._open_next(now)
 
-    def decryption_requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
-        """A ciphertext is ready for the leaders."""
+    def decryption_requested(self, event: DecryptionRequested | LeanAsked, now: float) -> Iterator[Command]:
+        """A ciphertext, or a stage of a lean round, is ready for the leaders."""
         if self._decryption:
+            yield from self.key.asked(event)
             yield from self._decryption.requested(event, now)
+            yield from self._abandon_if_given_up()
 
     # --- opening
 
@@ -231,6 +238,7 @@ class Rounds:
             base_round=self.books.counter.closed,
             deadline_s=self._rules.deadline_s,
             key_id=key.key_id if key else b"",
+            bounds=self.books.bounds_for(len(self._model.values)) if key and key.opened.params == LEAN.name else b"",
         )
         self._round = OpenRound(opened, now + self._rules.deadline_s)
         yield RoundOpened(round_no=opened.round_no, leaders=len(opened.seats), encrypted=key is not None)
@@ -297,7 +305,6 @@ class Rounds:
         if not current.opened.key_id or key is None:
             yield Compute(AggregateRound(number, contributions, dict(self.books.evidence)))
             return
-        entrusted = self._protection.server == DECRYPTOR
         sealed = SealedRound(
             key,
             number,
@@ -307,13 +314,32 @@ class Rounds:
             misses=dict(self._misses),
             attempt=current.opened.attempt,
         )
-        self._decryption = (RemoteDecryption if entrusted else Decryption)(sealed, self._protection)
+        started = self._decryption = self._decryption_of(sealed, current)
         if len(speaking) < 2:
             yield from self._rest("a single cluster has merged anything: its update would be seen")
-        elif self._decryption.given_up:
+        elif started.given_up:
             yield from self.abandon("too few leaders contributed to decrypt")
         else:
-            yield from self._decryption.begin()
+            yield from started.begin()
+
+    def _decryption_of(self, sealed: SealedRound, current: OpenRound) -> RoundDecryption:
+        if sealed.key.opened.params == LEAN.name:
+            return self._lean_round(sealed, current)
+        if self._protection.server == DECRYPTOR:
+            return RemoteDecryption(sealed, self._protection)
+        return Decryption(sealed, self._protection)
+
+    def _lean_round(self, sealed: SealedRound, current: OpenRound) -> LeanDecryption:
+        lean = LeanRound(
+            sealed.key,
+            sealed.round_no,
+            sealed.attempt,
+            sealed.contributions,
+            self._model.values.copy(),
+            current.opened.bounds,
+            dict(sealed.evidence),
+        )
+        return LeanDecryption(sealed, lean, self._protection)
 
     def _abandon_if_given_up(self) -> Iterator[Command]:
         if self._decryption and self._decryption.given_up:
@@ -332,7 +358,8 @@ class Rounds:
 
     def _end(self) -> Iterator[Command]:
         if self._decryption:
-            self._missed(self._decryption.failing)
+            self._missed(self._decryption.failing | self._blamed)
+        self._blamed = set()
         self._round = self._decryption = None
         self.ended = True
         yield CancelTimer(_DEADLINE)
@@ -352,8 +379,9 @@ class Rounds:
         if not event.weights or not np.isfinite(values).all():
             yield from self.abandon("no usable contribution")
             return
+        self._blamed = set(event.failing)
         ops = self._settle(current, set(event.weights))
-        self.books.close(event.round_no, event.evidence)
+        self.books.close(event.round_no, event.evidence, event.bounds)
         completed = self.books.counter.completed
         final = 0 < self._rules.count <= completed
         inclusions = current.inclusions(set(event.weights))
@@ -374,7 +402,7 @@ class Rounds:
     def _settle(self, current: OpenRound, leaders: set[str]) -> list[StoreOp]:
         ops: list[StoreOp] = []
         for leader in sorted(leaders):
-            if self._decryption is None or leader not in self._decryption.failing:
+            if self._decryption is None or leader not in self._decryption.failing | self._blamed:
                 self._misses.pop(leader, None)
             self._roster.observed(DeviceId(leader), current.contributions[leader].observed)
             for settlement in current.contributions[leader].merged:

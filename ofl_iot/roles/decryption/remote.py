@@ -18,7 +18,7 @@ from ofl_iot.protocol.messages import Part, PartReceipt, ServerDecAnswer, Server
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish, SetTimer, Subscribe
 from ofl_iot.roles.decryption.requester import DEADLINE, DESK, MODEL, RESEND, SCORES, TOO_FEW, SealedRound, label_of
-from ofl_iot.roles.events import DecryptionRequested, JobFailed
+from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
@@ -67,10 +67,10 @@ class RemoteDecryption:
         """Compute the scores on ciphertext."""
         yield self._sealed.score(self._active)
 
-    def requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
+    def requested(self, event: DecryptionRequested | LeanAsked, now: float) -> Iterator[Command]:
         """A ciphertext is ready for the decryptor."""
         sealed = self._sealed
-        if event.round_no != sealed.round_no or event.stage != self._stage:
+        if isinstance(event, LeanAsked) or event.round_no != sealed.round_no or event.stage != self._stage:
             return
         self._turn += 1
         ask = ServerDecAsk(

@@ -26,7 +26,7 @@ from ofl_iot.roles.commands import (
     WeighRound,
 )
 from ofl_iot.roles.decryption.share_collector import MOST_TRIES, ActiveSet, Requester, ShareCollector, ShareRequest
-from ofl_iot.roles.events import DecryptionRequested, JobFailed
+from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked
 from ofl_iot.roles.reports import WrongShare
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.transfer import receipt_of
@@ -102,8 +102,8 @@ class RoundDecryption(Protocol):
         """Compute the scores on ciphertext."""
         ...
 
-    def requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
-        """A ciphertext is ready to be decrypted."""
+    def requested(self, event: DecryptionRequested | LeanAsked, now: float) -> Iterator[Command]:
+        """A ciphertext, or a stage of a lean round, is ready to be asked for."""
         ...
 
     def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
@@ -158,10 +158,10 @@ class Decryption:
         """Compute the scores on ciphertext."""
         yield self._sealed.score(self._set.active)
 
-    def requested(self, event: DecryptionRequested, now: float) -> Iterator[Command]:
+    def requested(self, event: DecryptionRequested | LeanAsked, now: float) -> Iterator[Command]:
         """A ciphertext is ready to be decrypted by the active set."""
         sealed = self._sealed
-        if event.round_no != sealed.round_no or event.stage != self._stage:
+        if isinstance(event, LeanAsked) or event.round_no != sealed.round_no or event.stage != self._stage:
             return
         if self._weighing:
             self._weighing = False

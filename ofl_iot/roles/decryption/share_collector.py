@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import DeviceId
@@ -103,6 +103,12 @@ class ShareRequest:
     """Another for every asking: what answers an earlier one is void."""
     request: bytes
     active: tuple[str, ...]
+    requests: Mapping[str, bytes] = field(default_factory=dict)
+    """In place of `request`, where every leader is asked something of its own."""
+
+    def to(self, leader: str) -> bytes:
+        """What this leader is asked."""
+        return self.requests.get(leader, self.request)
 
 
 class ShareCollector:
@@ -118,7 +124,7 @@ class ShareCollector:
         max_bytes = 64 + 2 * len(question.request) + (1 << 20)
         self._exchange = BodyExchange(question.term, question.round_no, resend_s=rules.resend_s, max_bytes=max_bytes)
         for leader in question.active:
-            self._exchange.send(leader, question.label, question.request)
+            self._exchange.send(leader, question.label, question.to(leader))
 
     @property
     def complete(self) -> bool:

@@ -42,6 +42,8 @@ class KeyCeremony:
     def __init__(self, rules: ProtectionRules) -> None:
         self._rules = rules
         self.key: CoordinatorKey | None = None
+        self.requests = 0
+        """How often leaders were asked to decrypt under the key what its budget counts."""
         self._opened: KeyOpen | None = None
         self._attempt = 0
         self._exchange: BodyExchange | None = None
@@ -55,6 +57,7 @@ class KeyCeremony:
         rows = stored.get(TABLE, {})
         if "key" in rows:
             self.key = msgspec.msgpack.decode(rows["key"], type=CoordinatorKey)
+        self.requests = int.from_bytes(rows.get("requests", b""), "little")
         if "attempt" in rows:
             self._attempt = int.from_bytes(rows["attempt"], "little")
 
@@ -153,10 +156,15 @@ class KeyCeremony:
         """The joint key is complete."""
         if self._opened is None or event.key.opened != self._opened:
             return
-        self.key = event.key
-        yield Persist((Put(TABLE, "key", msgspec.msgpack.encode(event.key)),))
+        self.key, self.requests = event.key, 0
+        yield Persist((Put(TABLE, "key", msgspec.msgpack.encode(event.key)), Delete(TABLE, "requests")))
         yield JointKeyReady(term=self._opened.term, leaders=len(self._opened.members))
         yield from self.stop()
+
+    def asked(self) -> Iterator[Command]:
+        """Leaders are asked to decrypt: noted before they are."""
+        self.requests += 1
+        yield Persist((Put(TABLE, "requests", self.requests.to_bytes(8, "little")),))
 
     def stop(self) -> Iterator[Command]:
         """End the making of a key."""

@@ -1,23 +1,28 @@
 """The keeper of a device's keys: takes part in key generation and answers decryption requests, each once.
 
 A decryption share is made once for a request, stored, and sent again as the same bytes: with two answers to one
-ciphertext the noise in them could be averaged away, and with it what hides the key share.
+ciphertext the noise in them could be averaged away, and with it what hides the key share. Nothing is answered but for
+the round in which this device has an open contribution, nor beyond what the key may decrypt in its life.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import msgspec
 
+from ofl_iot.crypto.params import LEAN, parameter_set
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.protocol import lean
 from ofl_iot.protocol.messages import Assignment, Part, PartReceipt
 from ofl_iot.protocol.parts import digest_of
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
 from ofl_iot.roles.commands import (
     AnswerDecryption,
+    AnswerLean,
     CancelTimer,
     Command,
     Compute,
@@ -34,16 +39,19 @@ from ofl_iot.roles.events import (
     JobFailed,
     KeysBegun,
     KeysFinished,
+    LeanAnswered,
     LinkDown,
     LinkUp,
+    OpenBody,
     SealingKeyMade,
     Started,
     TimerFired,
 )
 from ofl_iot.roles.keys.participant import RESEND as KEY_RESEND
 from ofl_iot.roles.keys.participant import KeyParticipant
+from ofl_iot.roles.keys.usage import KeyUsage
 from ofl_iot.roles.reports import KeyWorkFailed, ShareWithheld
-from ofl_iot.roles.storage import DeleteTable, Put, Stored
+from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
 from ofl_iot.roles.transfer import BodyExchange
 
 SHARES = "keeper.shares"
@@ -51,6 +59,25 @@ _RESEND = "keeper.shares.resend"
 _MAX_REQUEST_BYTES = 1 << 30
 _MAX_REQUESTS = 8
 """Decryption requests of one round that a keeper answers: scores and model, each with a few changes of the set."""
+_MAX_LEAN_REQUESTS = 16
+"""The same for a lean round, which has four stages."""
+
+Vector = tuple[tuple[str, int], ...]
+"""Contributors and weights."""
+
+
+class Bodies(Protocol):
+    """Where the keeper finds what this device contributed to the open round."""
+
+    @property
+    def open_body(self) -> OpenBody | None:
+        """The contribution to the open round, from when it is made until a global model ends the round."""
+        ...
+
+    @property
+    def pin(self) -> tuple[bytes, Vector] | None:
+        """Key and vector that the contributed update is pinned to."""
+        ...
 
 
 class StoredShare(msgspec.Struct, frozen=True, array_like=True):
@@ -60,6 +87,10 @@ class StoredShare(msgspec.Struct, frozen=True, array_like=True):
     round_no: int
     ciphertext: str
     share: bytes
+    contributors: tuple[str, ...] = ()
+    """Whose sum it decrypts; empty for scores and in lean rounds."""
+    stage: str = ""
+    """Of a lean round."""
 
 
 class KeyHolder:
@@ -74,6 +105,9 @@ class KeyHolder:
         self._exchange: BodyExchange | None = None
         self._asked: dict[str, str] = {}
         """The requests of this round: the label of each, by its digest."""
+        self.bodies: Bodies | None = None
+        """The leader of the same device; without one nothing is decrypted."""
+        self._usage = KeyUsage()
         self._shares: dict[str, StoredShare] = {}
         """Of the last round that was answered, by the digest of their request."""
 
@@ -86,6 +120,11 @@ class KeyHolder:
     def sealing_public(self) -> bytes:
         """The key that others seal to; empty until it is made."""
         return self._ring.sealing_public
+
+    @property
+    def sealing_private(self) -> bytes:
+        """The private half; empty until it is made."""
+        return self._ring.sealing_private
 
     @property
     def certificate(self) -> bytes:
@@ -116,6 +155,8 @@ class KeyHolder:
             yield from self._ring.finished(event, now)
         elif isinstance(event, DecryptionAnswered):
             yield from self._answered(event, now)
+        elif isinstance(event, LeanAnswered):
+            yield from self._lean_answered(event, now)
         elif isinstance(event, TimerFired):
             yield from self._ring.send_due(now) if event.name == KEY_RESEND else self._send(now)
         elif isinstance(event, JobFailed):
@@ -125,6 +166,7 @@ class KeyHolder:
     def _start(self, stored: Stored) -> Iterator[Command]:
         rows = stored.get(SHARES, {}).items()
         self._shares = {str(digest): msgspec.msgpack.decode(row, type=StoredShare) for digest, row in rows}
+        self._usage.restore(stored)
         yield Subscribe(Kind.KEYS, receiver=self._me)
         asks = Kind.DECRYPT if self._server == COORDINATOR else Kind.SERVERDEC
         yield Subscribe(asks, receiver=self._me)
@@ -161,6 +203,7 @@ class KeyHolder:
             raise LateError(f"a request to decrypt under the key of term {part.term}")
         if any((part.term, part.round_no) < (share.term, share.round_no) for share in self._shares.values()):
             raise LateError(f"a request to decrypt of round {part.round_no}, which is over")
+        own = self._open_body(key, part.round_no)
         if self._exchange is None or (part.term, part.round_no) > (self._exchange.term, self._exchange.number):
             self._exchange = BodyExchange(
                 part.term, part.round_no, resend_s=self._resend_s, max_bytes=_MAX_REQUEST_BYTES
@@ -173,36 +216,108 @@ class KeyHolder:
         digest = digest_of(request).hex()
         answered = self._answered_in(part)
         under_way = digest in self._asked and digest not in answered
-        if digest not in self._asked and len(self._asked.keys() | answered) >= _MAX_REQUESTS:
-            raise RefusedError(f"more than {_MAX_REQUESTS} requests to decrypt in round {part.round_no}")
+        most = _MAX_LEAN_REQUESTS if key.opened.params == LEAN.name else _MAX_REQUESTS
+        if digest not in self._asked and len(self._asked.keys() | answered) >= most:
+            raise RefusedError(f"more than {most} requests to decrypt in round {part.round_no}")
         self._asked[digest] = part.stage
         if digest in answered:
             yield from self._send_share(digest, now)
         elif not under_way:
-            yield Compute(AnswerDecryption(key, self._me, part.round_no, part.stage, request))
+            yield Compute(self._job(key, part, request, own))
+
+    def _open_body(self, key: KeyMaterial, round_no: int) -> OpenBody:
+        """What this device contributed to the round; nothing of any other round is decrypted."""
+        own = self.bodies.open_body if self.bodies else None
+        if own is None or (own.round_no, own.key_id) != (round_no, key.key_id):
+            raise RefusedError(f"a request to decrypt in round {round_no}, to which this device did not contribute")
+        return own
+
+    def _job(self, key: KeyMaterial, part: Part, request: bytes, own: OpenBody) -> AnswerDecryption | AnswerLean:
+        if key.opened.params != LEAN.name:
+            self._usage.check_models(key, parameter_set(key.opened.params).rows(own.size))
+            return AnswerDecryption(key, self._me, part.round_no, part.stage, request, own.size)
+        if part.stage.partition(".")[0] == lean.SCORES:
+            self._usage.check_scores(key)
+        sketches = [share.share for share in self._shares.values() if share.stage == lean.SKETCH]
+        sketch = sketches[-1] if sketches else b""
+        return AnswerLean(key, self._me, part.round_no, part.stage, request, own, self._ring.sealing_private, sketch)
 
     def _answered_in(self, part: Part) -> set[str]:
         spoken = self._shares.items()
         return {digest for digest, share in spoken if (share.term, share.round_no) == (part.term, part.round_no)}
 
+    def _awaited(self, round_no: int, request: str) -> bool:
+        """Whether an answer that was computed is still of use."""
+        return self._exchange is not None and self._exchange.number == round_no and request in self._asked
+
     def _answered(self, event: DecryptionAnswered, now: float) -> Iterator[Command]:
-        if self._exchange is None or self._exchange.number != event.round_no or event.request not in self._asked:
+        key = self.material
+        if key is None or self._exchange is None or not self._awaited(event.round_no, event.request):
             return  # the round has passed
         if event.request not in self._shares:
-            if any(share.ciphertext == event.ciphertext for share in self._shares.values()):
-                yield ShareWithheld(round_no=event.round_no, reason="this ciphertext was answered")
+            summed = tuple(sorted(event.contributors)) if event.rows else ()
+            share = StoredShare(self._exchange.term, event.round_no, event.ciphertext, event.share, summed)
+            reason = self._objection(key, share)
+            if reason:
+                yield ShareWithheld(round_no=event.round_no, reason=reason)
                 return
-            yield from self._store(event, self._exchange.term)
+            yield from self._store(event.request, share, *self._usage.model_answered(key, event.ciphertext, event.rows))
         yield from self._send_share(event.request, now)
 
-    def _store(self, event: DecryptionAnswered, term: int) -> Iterator[Command]:
+    def _objection(self, key: KeyMaterial, share: StoredShare) -> str:
+        """Why a share must not be sent; empty if it may."""
+        if self._usage.answered(key, share.ciphertext):
+            return "this ciphertext was answered"
+        sets = {
+            each.contributors
+            for each in (*self._shares.values(), share)
+            if each.contributors and (each.term, each.round_no) == (share.term, share.round_no)
+        }
+        return "a sum of another set of contributors was decrypted in this round" if len(sets) > 1 else ""
+
+    def _lean_answered(self, event: LeanAnswered, now: float) -> Iterator[Command]:
+        key = self.material
+        if key is None or self._exchange is None or not self._awaited(event.round_no, event.request):
+            return  # the round has passed
+        if event.request not in self._shares:
+            reason = self._lean_objection(key, event)
+            if reason:
+                yield ShareWithheld(round_no=event.round_no, reason=reason)
+                return
+            mark = event.mark.hex()
+            share = StoredShare(self._exchange.term, event.round_no, mark, event.answer, (), event.stage)
+            noted: tuple[StoreOp, ...] = ()
+            if event.stage == lean.SCORES:
+                noted = tuple(self._usage.scores_answered(key, mark))
+            elif event.stage == lean.VOUCH:
+                noted = tuple(self._usage.vector_signed(key, event.header, event.mark))
+            yield from self._store(event.request, share, *noted)
+        yield from self._send_share(event.request, now)
+
+    def _lean_objection(self, key: KeyMaterial, event: LeanAnswered) -> str:
+        """Why an answer of a lean round must not be sent; empty if it may."""
+        own = self.bodies.open_body if self.bodies else None
+        if self.bodies is None or own is None or own.header != event.header or key.key_id != event.key_id:
+            return "it was made for another body than the present one"
+        if event.stage == lean.SCORES and self._usage.answered(key, event.mark.hex()):
+            return "these scores were answered"
+        if event.stage == lean.VOUCH:
+            pinned = self.bodies.pin == (event.key_id, event.vector)
+            allowed = pinned and self._usage.may_sign(key, event.header, event.mark)
+        else:
+            contributes = self._me in dict(event.vector)
+            allowed = not contributes or self._usage.has_signed(key, event.header, event.mark)
+        return "" if allowed else "another vector was signed for this body, or none"
+
+    def _store(self, request: str, share: StoredShare, *noted: StoreOp) -> Iterator[Command]:
         """Of an earlier round nothing is asked again: its shares go when the first one of a new round comes."""
-        over = any((share.term, share.round_no) != (term, event.round_no) for share in self._shares.values())
+        number = (share.term, share.round_no)
+        over = any((each.term, each.round_no) != number for each in self._shares.values())
         if over:
             self._shares = {}
-        share = self._shares[event.request] = StoredShare(term, event.round_no, event.ciphertext, event.share)
-        put = Put(SHARES, event.request, msgspec.msgpack.encode(share))
-        yield Persist((DeleteTable(SHARES), put) if over else (put,))
+        self._shares[request] = share
+        put = Put(SHARES, request, msgspec.msgpack.encode(share))
+        yield Persist((*((DeleteTable(SHARES), put) if over else (put,)), *noted))
 
     def _send_share(self, digest: str, now: float) -> Iterator[Command]:
         """Send a stored share; what answered an earlier request is void."""

@@ -50,7 +50,7 @@ class KeyParticipant:
     def __init__(self, me: DeviceId, resend_s: float) -> None:
         self._me = me
         self._resend_s = resend_s
-        self._sealing_private: bytes | None = None
+        self.sealing_private = b""
         self.sealing_public = b""
         self.certificate = b""
         self.material: KeyMaterial | None = None
@@ -68,14 +68,14 @@ class KeyParticipant:
         if "material" in rows:
             self.material = msgspec.msgpack.decode(rows["material"], type=KeyMaterial)
         if "private" in rows:
-            self._sealing_private, self.sealing_public = rows["private"], rows["public"]
+            self.sealing_private, self.sealing_public = rows["private"], rows["public"]
             self.certificate = rows.get("certificate", b"")
         else:
             yield Compute(MakeSealingKey())
 
     def sealing_key_made(self, event: SealingKeyMade) -> Iterator[Command]:
         """Keep the new sealing key, or the renewed certificate of it; the device announces its public half."""
-        self._sealing_private, self.sealing_public, self.certificate = event.private, event.public, event.certificate
+        self.sealing_private, self.sealing_public, self.certificate = event.private, event.public, event.certificate
         rows = {"private": event.private, "public": event.public, "certificate": event.certificate}
         yield Persist(tuple(Put(TABLE, name, value) for name, value in rows.items()))
 
@@ -159,7 +159,7 @@ class KeyParticipant:
     def _take_opening(self, sender: DeviceId, part: Part) -> Iterator[Command]:
         if sender != COORDINATOR:
             raise RefusedError(f"{sender} is not the coordinator and opens no key generation")
-        if self._sealing_private is None:
+        if not self.sealing_private:
             raise LateError("a key generation before this device has its sealing key")  # it is opened again
         held = self._opened
         if held and (part.term, part.round_no) < (held.term, held.attempt):
@@ -178,7 +178,7 @@ class KeyParticipant:
         self._opened = opened
         self._exchange = BodyExchange(opened.term, opened.attempt, resend_s=self._resend_s, max_bytes=MAX_BODY_BYTES)
         self._begun, self._round1_shares, self._deals = None, {}, {}
-        yield Compute(BeginKeys(opened, self._me, self._sealing_private))
+        yield Compute(BeginKeys(opened, self._me, self.sealing_private))
 
     def _check_member(self, sender: DeviceId, stage: str) -> None:
         if self._opened is None or sender not in {member.leader for member in self._opened.members}:
@@ -188,15 +188,13 @@ class KeyParticipant:
 
     def _finish_if_complete(self) -> Iterator[Command]:
         opened = self._opened
-        if opened is None or self._begun is None or self._sealing_private is None:
+        if opened is None or self._begun is None or not self.sealing_private:
             return
         members = {member.leader for member in opened.members}
         if self._round1_shares.keys() >= members and self._deals.keys() >= members:
             secret, self._begun = self._begun.secret, None
             yield Compute(
-                FinishKeys(
-                    opened, self._me, self._sealing_private, secret, dict(self._round1_shares), dict(self._deals)
-                )
+                FinishKeys(opened, self._me, self.sealing_private, secret, dict(self._round1_shares), dict(self._deals))
             )
 
     def _send(self, now: float) -> Iterator[Command]:

@@ -6,6 +6,10 @@
 When the round's global model includes it, frozen is dropped (it is in the global model now) and its chunks are
 settled; when the round passes without it, frozen joins fresh again. Either way nothing is lost or counted twice.
 
+In a lean round a leader signs for what is frozen. From then on it is *pinned*: it never joins fresh again, so that no
+difference of two rounds shows what came later, but is contributed as one unit until a global model includes it. What
+quantising took from it then joins fresh and leaves with a later contribution.
+
 An update is encrypted and scored only up to some length. What would grow beyond it is split between chunks: the older
 part *waits*, whole, for a contribution of its own.
 """
@@ -19,6 +23,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ofl_iot.crypto.lean.params import DEFAULT_PRECISION
+from ofl_iot.crypto.lean.quantiser import residue
 from ofl_iot.opportunity.merge import CumulativeChange, merge_update, new_cumulative_change, replace_model
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.messages import Member, Settlement
@@ -63,6 +69,14 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, array_like=True):
     waiting: list[tuple[bytes, Merged, float]] = []
     fresh_effort: float = 0.0
     frozen_effort: float = 0.0
+    frozen_bounds: bytes = b""
+
+
+class Pin(msgspec.Struct, frozen=True, array_like=True):
+    """The contributors and weights for which the frozen update was signed, and under which key."""
+
+    key_id: bytes
+    vector: tuple[tuple[str, int], ...]
 
 
 class ClusterModel:
@@ -93,6 +107,9 @@ class ClusterModel:
         self.frozen_effort = 0.0
         """Training steps behind the open contribution, each by the share of the model it told of."""
         self.frozen_round = -1
+        self.frozen_bounds = b""
+        """Quantisation bounds of the open contribution; empty unless its round is lean."""
+        self.pin: Pin | None = None
 
     def admit(self, members: Iterable[Member]) -> None:
         """Take devices into the cluster with what is known to be settled of them."""
@@ -158,6 +175,11 @@ class ClusterModel:
         return sum(len(seqs) for merged in self._uncontributed() for seqs in merged.values())
 
     @property
+    def base(self) -> Vector:
+        """The global model that the cluster stands on; it is replaced, never changed."""
+        return self._global
+
+    @property
     def frozen(self) -> Vector | None:
         """The update of the open contribution."""
         return self._frozen
@@ -178,18 +200,22 @@ class ClusterModel:
                 found.setdefault(device, set()).update(seqs)
         return found
 
-    def freeze(self, round_no: int) -> Vector:
-        """Set aside what the contribution to `round_no` holds."""
+    def freeze(self, round_no: int, bounds: bytes = b"") -> Vector:
+        """Set aside what the contribution to `round_no` holds; a pinned update is contributed as it is."""
         self.thaw()
-        if not self._waiting:
-            self._set_fresh_aside()
-        self._frozen, self._frozen_merged, self.frozen_effort = self._waiting.pop(0)
-        self.frozen_round = round_no
+        if self._frozen is None:
+            if not self._waiting:
+                self._set_fresh_aside()
+            self._frozen, self._frozen_merged, self.frozen_effort = self._waiting.pop(0)
+        self.frozen_round, self.frozen_bounds = round_no, bounds
         return self._frozen
 
     def thaw(self) -> None:
-        """The round passed without the contribution: it is part of the next one."""
+        """The round passed without the contribution: it is part of the next one, or stays whole if it is pinned."""
         if self._frozen is None:
+            return
+        if self.pin:
+            self.frozen_round = -1
             return
         both = self._frozen + self._fresh
         energy = self._energy_of(both)
@@ -209,10 +235,13 @@ class ClusterModel:
             served = list(dict.fromkeys(map(device_of, self._frozen_merged)))
             for device, seqs in self._frozen_merged.items():
                 self.settled[device] = self.settled.get(device, SeqSet()).union(seqs)
+            self._keep_residue()
             self._drop_frozen()
         else:
             self.thaw()
         own = sum((values for values, *_ in self._waiting), self._fresh)
+        if self._frozen is not None:
+            own = own + self._frozen
         replace_model(self.model, self.cumulative_change, global_model + own, block_size=self.layout.block_size)
         self._global, self.round_no = global_model, round_no
         return served
@@ -235,6 +264,7 @@ class ClusterModel:
                 waiting=[(values.tobytes(), merged, effort) for values, merged, effort in self._waiting],
                 fresh_effort=self._fresh_effort,
                 frozen_effort=self.frozen_effort,
+                frozen_bounds=self.frozen_bounds,
             )
         )
 
@@ -252,7 +282,7 @@ class ClusterModel:
         cluster._waiting = [(_vector(values), merged, effort) for values, merged, effort in snapshot.waiting]
         cluster._frozen = _vector(snapshot.frozen) if snapshot.frozen else None
         cluster._frozen_merged = snapshot.frozen_merged
-        cluster.frozen_round = snapshot.frozen_round
+        cluster.frozen_round, cluster.frozen_bounds = snapshot.frozen_round, snapshot.frozen_bounds
         cluster.cumulative_change = np.frombuffer(snapshot.cumulative_change, np.float64).copy()
         cluster.settled = dict(snapshot.settled)
         unsettled = cluster.unsettled()
@@ -292,8 +322,15 @@ class ClusterModel:
     def _energy_of(self, values: Vector) -> float:
         return 0.0 if math.isinf(self._max_energy) else float(np.square(values, dtype=np.float64).sum())
 
+    def _keep_residue(self) -> None:
+        """What quantising took from the contribution leaves with a later one."""
+        if self._frozen is not None and self.frozen_bounds:
+            self._fresh = self._fresh + residue(self._frozen, self.frozen_bounds, DEFAULT_PRECISION)
+            self._fresh_energy = self._energy_of(self._fresh)
+
     def _drop_frozen(self) -> None:
         self._frozen, self._frozen_merged, self.frozen_effort, self.frozen_round = None, {}, 0.0, -1
+        self.frozen_bounds, self.pin = b"", None
 
 
 def _vector(stored: bytes) -> Vector:

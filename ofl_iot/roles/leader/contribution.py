@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from ofl_iot.crypto.params import LEAN
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import Manifest, PartReceipt, RoundOpen
+from ofl_iot.protocol.codec import decode_body
+from ofl_iot.protocol.lean import LeanUpload
+from ofl_iot.protocol.messages import Contribution, Manifest, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import Command, KeyMaterial, Publish, SetTimer, Withdraw
+from ofl_iot.roles.commands import Command, KeyMaterial, LeanGround, Publish, SetTimer, Withdraw
+from ofl_iot.roles.events import OpenBody
 from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.part_sender import PartSender
 
@@ -31,6 +35,11 @@ class Keys(Protocol):
         """The joint key, or None while there is none."""
         ...
 
+    @property
+    def sealing_private(self) -> bytes:
+        """The key with which this leader seals."""
+        ...
+
 
 class Contributing:
     """The last round that was opened, and what is sent for it."""
@@ -44,6 +53,7 @@ class Contributing:
         self._sender: PartSender | None = None
         self._superseded = False
         """Whether parts of an earlier contribution may still wait at the link."""
+        self._header = b""
         self.opened: RoundOpen | None = None
 
     def forget(self) -> None:
@@ -74,8 +84,23 @@ class Contributing:
             raise LateError(f"round {opened.round_no} is under a key that is not here yet")
         return material
 
+    def ground_for(self, opened: RoundOpen, key: KeyMaterial | None, cluster: ClusterModel) -> LeanGround | None:
+        """What a lean contribution stands on; None for any other round."""
+        if key is None or key.opened.params != LEAN.name:
+            return None
+        pinned = cluster.pin.vector if cluster.pin and cluster.pin.key_id == key.key_id else ()
+        return LeanGround(cluster.base, opened.bounds, opened.attempt, self._keys.sealing_private, pinned)
+
+    def open_body(self, cluster: ClusterModel) -> OpenBody | None:
+        """The contribution to the open round, from when it is made until a global model ends the round."""
+        key, frozen = self._keys.material, cluster.frozen
+        if self._sender is None or key is None or frozen is None:
+            return None
+        return OpenBody(cluster.frozen_round, key.key_id, frozen.size, self._header, frozen, cluster.frozen_bounds)
+
     def load(self, body: bytes, cluster: ClusterModel) -> None:
         """This is the contribution of the frozen round."""
+        self._header = header_in(body) if cluster.frozen_bounds else b""
         parts = split_body(body, cluster.term, cluster.frozen_round, CONTRIBUTE)
         self._superseded = self._sender is not None and not self._sender.done
         self._sender = PartSender(parts, resend_s=self._resend_s)
@@ -120,3 +145,8 @@ class Contributing:
         self._linked = False
         if self._sender:
             self._sender.link_lost()
+
+
+def header_in(body: bytes) -> bytes:
+    """The header of a lean contribution."""
+    return decode_body(LeanUpload, decode_body(Contribution, body).payload).signed.header

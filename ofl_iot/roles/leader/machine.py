@@ -17,6 +17,7 @@ from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import encode_body
+from ofl_iot.protocol.lean import VOUCH
 from ofl_iot.protocol.messages import (
     Assignment,
     Contribution,
@@ -45,12 +46,14 @@ from ofl_iot.roles.events import (
     ContributionProtected,
     Event,
     JobFailed,
+    LeanAnswered,
     LinkDown,
     LinkUp,
+    OpenBody,
     Started,
     TimerFired,
 )
-from ofl_iot.roles.leader.cluster_model import ClusterModel
+from ofl_iot.roles.leader.cluster_model import ClusterModel, Pin
 from ofl_iot.roles.leader.contribution import RESEND, Contributing, Keys
 from ofl_iot.roles.leader.downloads import answer_to, check_pull
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
@@ -136,6 +139,17 @@ class LeaderMachine:
         return self.cluster is not None
 
     @property
+    def open_body(self) -> OpenBody | None:
+        """What this leader contributed to the open round."""
+        return self._contributing.open_body(self.cluster) if self.cluster else None
+
+    @property
+    def pin(self) -> tuple[bytes, tuple[tuple[str, int], ...]] | None:
+        """Key and vector for which the contributed update was signed."""
+        pin = self.cluster.pin if self.cluster else None
+        return (pin.key_id, pin.vector) if pin else None
+
+    @property
     def _office(self) -> ClusterModel:
         """The cluster that this leader leads; messages reach the methods that use it only while there is one."""
         if self.cluster is None:
@@ -157,6 +171,8 @@ class LeaderMachine:
             yield from self._receive(event, now)
         elif isinstance(event, ContributionProtected):
             yield from self._protected(event, now)
+        elif isinstance(event, LeanAnswered):
+            yield from self._pinned(event)
         elif isinstance(event, TimerFired) and event.name == RESEND:
             yield from self._contributing.send_due(now)
         elif isinstance(event, TimerFired) and event.name == FETCH:
@@ -187,6 +203,7 @@ class LeaderMachine:
             yield Persist(set_aside(JOURNAL, self._journal.unreadable))
         self.cluster = cluster
         if cluster.frozen is not None:
+            cluster.pin = msgspec.msgpack.decode(state["pin"], type=Pin) if "pin" in state else None
             if "body" in state:
                 self._contributing.load(state["body"], cluster)
             else:
@@ -381,10 +398,11 @@ class LeaderMachine:
             yield from self._contributing.send_due(now)
         else:
             key = self._contributing.key_for(opened)
-            update = cluster.freeze(opened.round_no)
+            ground = self._contributing.ground_for(opened, key, cluster)
+            update = cluster.freeze(opened.round_no, opened.bounds if ground else b"")
             self._contributing.unload()
             yield Persist((*self._snapshot(), Delete(STATE, "body")))
-            yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key))
+            yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key, ground))
             yield from self._take_those_turned_away(now)
 
     def _protected(self, event: ContributionProtected, now: float) -> Iterator[Command]:
@@ -403,6 +421,15 @@ class LeaderMachine:
         self._contributing.load(body, self.cluster)
         yield Persist((Put(STATE, "body", body),))
         yield from self._contributing.send_due(now)
+
+    def _pinned(self, event: LeanAnswered) -> Iterator[Command]:
+        """The update is being signed for: from now on it is contributed as one unit, and under this vector alone."""
+        own, cluster = self.open_body, self.cluster
+        if event.stage != VOUCH or own is None or cluster is None or own.header != event.header:
+            return
+        if cluster.pin is None or cluster.pin.key_id != event.key_id:
+            cluster.pin = Pin(event.key_id, event.vector)
+            yield Persist((Put(STATE, "pin", msgspec.msgpack.encode(cluster.pin)),))
 
     def _part_receipt(self, sender: DeviceId, receipt: PartReceipt, now: float) -> Iterator[Command]:
         if self._contributing.confirm(sender, receipt, self.cluster):
@@ -432,7 +459,8 @@ class LeaderMachine:
         included = self._contributing.included_in(version.manifest, cluster)
         served = cluster.adopt(version.values, round_no, included=included)
         self._contributing.unload()
-        yield Persist((*self._snapshot(), Delete(STATE, "body")))
+        unpinned = () if cluster.pin else (Delete(STATE, "pin"),)
+        yield Persist((*self._snapshot(), Delete(STATE, "body"), *unpinned))
         yield from self._intake.stop()
         yield CancelTimer(RESEND)
         yield GlobalModelAdopted(round_no=round_no, included=included)

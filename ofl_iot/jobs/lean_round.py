@@ -127,7 +127,7 @@ class LeanCoordinator:
         by_leader = {each.leader: each for each in lean.contributions}
         weights, verdict, refused = judge(scores, by_leader, lean.evidence, self._rules.s_factor)
         uploads = _uploads(lean, job.accepted)
-        whole = _whole_weights(weights, _pinned(uploads))
+        whole = self.whole_weights(weights, _pinned(uploads))
         weighed = LeanWeights(
             whole=whole,
             factor=float(sum(weights.values())),
@@ -142,6 +142,19 @@ class LeanCoordinator:
         return LeanAsked(
             lean.round_no, lean.attempt, VOUCH, dict.fromkeys(whole, request), job.accepted, weighed=weighed
         )
+
+    def whole_weights(self, weights: Mapping[str, float], pinned: Mapping[str, int]) -> dict[str, int]:
+        """Integer weights; the pinned ones where an update was signed for before, if the scores still allow them."""
+        counting = {leader: weight for leader, weight in weights.items() if weight > 0}
+        if not pinned:
+            if len(counting) < FEWEST_CONTRIBUTORS:
+                raise RoundError(f"{len(counting)} clusters count, at least {FEWEST_CONTRIBUTORS} must")
+            chosen = integer_weights({DeviceId(leader): weight for leader, weight in counting.items()})
+            return {str(leader): weight for leader, weight in chosen.items()}
+        gone = sorted(pinned.keys() - counting.keys())
+        if gone:
+            raise CulpritError({name: f"{name}: part of a vector that was signed before, and not now" for name in gone})
+        return dict(pinned)
 
     def open(self, job: OpenLean) -> LeanAsked:
         """Check that every contributor signed; ask the leaders for their shares of the sum's key."""
@@ -226,22 +239,6 @@ def _opened(
     raise WrongShareError(
         f"round {masked.domain.round_no}: the answers do not open the sum, whoever is left out", tuple(answers)
     )
-
-
-def _whole_weights(weights: Mapping[str, float], pinned: Mapping[str, int]) -> dict[str, int]:
-    """Integer weights; the pinned ones where an update was signed for before, if the scores still allow them."""
-    counting = {leader: weight for leader, weight in weights.items() if weight > 0}
-    if not pinned:
-        if len(counting) < FEWEST_CONTRIBUTORS:
-            raise RoundError(f"{len(counting)} clusters count, at least {FEWEST_CONTRIBUTORS} must")
-        chosen = integer_weights({DeviceId(leader): weight for leader, weight in counting.items()})
-        return {str(leader): weight for leader, weight in chosen.items()}
-    gone = sorted(pinned.keys() - counting.keys())
-    if gone:
-        raise CulpritError(
-            {leader: f"{leader}: part of a vector that was signed before, and not now" for leader in gone}
-        )
-    return dict(pinned)
 
 
 def _pinned(uploads: Mapping[str, LeanUpload]) -> dict[str, int]:

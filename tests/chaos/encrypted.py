@@ -7,6 +7,7 @@ by the leaders and judges nobody; then it sums evenly, on ciphertext, and what t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -19,6 +20,7 @@ from ofl_iot.ids import DECRYPTOR
 from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto, _RoundInHand
 from ofl_iot.jobs.decrypt import DecryptorCrypto
 from ofl_iot.jobs.leader_crypto import LeaderCrypto
+from ofl_iot.jobs.lean_round import LeanCoordinator
 from ofl_iot.jobs.toolbox import DecryptorToolbox, Toolbox, run_job
 from ofl_iot.roles.commands import (
     AnswerDecryption,
@@ -78,6 +80,17 @@ class EvenCrypto(CoordinatorCrypto):
         return replace(result, update=result.update * np.float32(len(result.weights)))
 
 
+class EvenLean(LeanCoordinator):
+    """Gives every scored contribution of a lean round the same weight, and sums instead of averaging."""
+
+    def whole_weights(self, weights: Mapping[str, float], pinned: Mapping[str, int]) -> dict[str, int]:
+        return dict(pinned) or dict.fromkeys(weights, 1)
+
+    def finish(self, job: FinishLean) -> RoundAggregated:
+        result = super().finish(replace(job, weighed=replace(job.weighed, factor=float(len(job.weighed.whole)))))
+        return replace(result, weights={leader: 1.0 for leader, weight in result.weights.items() if weight})
+
+
 class CryptoToolbox:
     """The tally's jobs, the cryptographic ones for real."""
 
@@ -85,6 +98,7 @@ class CryptoToolbox:
         self._tally = tally
         leader = LeaderCrypto(FEDERATION, rules, SeededEntropy(seed))
         coordinator = EvenCrypto(FEDERATION, rules, SeededEntropy(seed))
+        lean = EvenLean(FEDERATION, rules, SeededEntropy(seed + 1))
         self._tools = {
             MakeSealingKey: leader.make_sealing_key,
             BeginKeys: leader.begin_keys,
@@ -92,11 +106,11 @@ class CryptoToolbox:
             AnswerDecryption: leader.answer,
             ProtectContribution: leader.protect,
             AnswerLean: leader.lean.answer,
-            PrepareLean: coordinator.lean.prepare,
-            ScoreLean: coordinator.lean.score,
-            WeighLean: coordinator.lean.weigh,
-            OpenLean: coordinator.lean.open,
-            FinishLean: coordinator.lean.finish,
+            PrepareLean: lean.prepare,
+            ScoreLean: lean.score,
+            WeighLean: lean.weigh,
+            OpenLean: lean.open,
+            FinishLean: lean.finish,
             MakeKeys: coordinator.make_keys,
             ScoreRound: coordinator.score,
             WeighRound: coordinator.weigh,

@@ -10,6 +10,7 @@ import pytest
 from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.codec import Body, decode, decode_body, encode, encode_body
+from ofl_iot.protocol.lean import LeanAnswer, LeanUpload, OpenAsk, ScoresAsk, SignedHeader, SketchAsk, VouchAsk
 from ofl_iot.protocol.messages import (
     Assignment,
     Block,
@@ -148,7 +149,7 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     "round open": (
         Kind.ROUND_OPEN,
         RoundOpen(12, 0, (Seat("truck-1", 3),), 11, 60.0),
-        "920197a46f70656e0c009192a7747275636b2d31030bcb404e000000000000c400",
+        "920198a46f70656e0c009192a7747275636b2d31030bcb404e000000000000c400c400",
     ),
     "part": (
         Kind.CONTRIBUTION,
@@ -164,7 +165,41 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         ),
     ),
 }
+SIGNED = SignedHeader(b"header", b"signature")
 BODIES: dict[str, tuple[Body, str]] = {
+    "lean upload": (
+        LeanUpload(SIGNED, b"body", {"truck-2": b"box"}),
+        (
+            "920194aa6c65616e75706c6f616492c406686561646572c4097369676e6174757265c404626f647981a7747275636b2d"
+            "32c403626f78"
+        ),
+    ),
+    "sketch ask": (
+        SketchAsk((SIGNED,), {"truck-2": b"box"}),
+        "920193a9736b6574636861736b9192c406686561646572c4097369676e617475726581a7747275636b2d32c403626f78",
+    ),
+    "scores ask": (
+        ScoresAsk((SIGNED,), {"truck-2": b"sketch"}, ("truck-1", "truck-2"), 1),
+        (
+            "920195a973636f72657361736b9192c406686561646572c4097369676e617475726581a7747275636b2d32c406736b65"
+            "74636892a7747275636b2d31a7747275636b2d3201"
+        ),
+    ),
+    "vouch ask": (
+        VouchAsk((SIGNED,), {"truck-1": 1, "truck-2": 2}),
+        ("920193a8766f75636861736b9192c406686561646572c4097369676e617475726582a7747275636b2d3101a7747275636b2d3202"),
+    ),
+    "open ask": (
+        OpenAsk((SIGNED,), {"truck-1": 1}, {"truck-1": b"signature"}, {"truck-1": b"box"}),
+        (
+            "920195a76f70656e61736b9192c406686561646572c4097369676e617475726581a7747275636b2d310181a774727563"
+            "6b2d31c4097369676e617475726581a7747275636b2d31c403626f78"
+        ),
+    ),
+    "lean answer": (
+        LeanAnswer(b"data", ("truck-2",), "why"),
+        "920194aa6c65616e616e73776572c4046461746191a7747275636b2d32a3776879",
+    ),
     "contribution": (
         Contribution(
             b"payload", (Settlement("truck-2", (5, 8)),), 120, 2, (Observation("truck-2", 4, 1.5, 9, 0.5),), 2.5

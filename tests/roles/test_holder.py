@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ofl_iot.crypto.context import Origin
+from ofl_iot.crypto.params import DECRYPTION_LIMBS
+from ofl_iot.crypto.ring import ring_of
 from ofl_iot.crypto.threshold import DecryptionRequest
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.jobs.joint_key import context_of
@@ -16,8 +19,9 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import AnswerDecryption, Command, Persist, Publish
 from ofl_iot.roles.events import Arrived, JobFailed, LinkDown, LinkUp, Started, TimerFired
 from ofl_iot.roles.keys.holder import SHARES, KeyHolder
+from ofl_iot.roles.keys.usage import KeyUsage
 from ofl_iot.roles.reports import KeyWorkFailed, LateMessageDropped, MessageDropped, ShareWithheld
-from tests.roles.circle import FEDERATION, Circle, mean_of, names, updates_of
+from tests.roles.circle import FEDERATION, SIZE, Circle, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status, told
 
 A, B, C = names(3)
@@ -70,6 +74,7 @@ def test_a_share_is_stored_before_it_is_sent(circle: Circle) -> None:
     request = model_request(circle)
     fresh = altered(circle, request, active=(A, B))  # as good as another request, for the same ciphertext
     circle.keepers[A]._shares.clear()  # as if nothing had been answered
+    circle.keepers[A]._usage = KeyUsage()
     (job,) = [c.job for c in ask(circle, fresh) if hasattr(c, "job")]
     assert isinstance(job, AnswerDecryption)
     event = circle.tools[A][AnswerDecryption](job)
@@ -192,6 +197,7 @@ def test_a_request_that_must_not_be_answered_is_not(circle: Circle, change: dict
 def test_a_request_of_another_round_under_this_rounds_number_is_not_answered(circle: Circle) -> None:
     request = model_request(circle, 1)
     circle.sent.clear()
+    circle.contributed(A, 2)
     ask(circle, request, round_no=2)
     circle.deliver()
     assert shares_sent(circle) == []
@@ -226,6 +232,76 @@ def test_nobody_but_the_coordinator_asks(circle: Circle) -> None:
     assert report.reason == "a STATUS message is not for a keeper"
 
 
+# --- what a dishonest coordinator or broker asks
+
+
+def forged(circle: Circle, round_no: int, amplitude: int = 1 << 40) -> bytes:
+    """c1 = 2^40: the shares of it add up to 2^40·s and small noise, from which the joint secret is read off."""
+    material = circle.keepers[A].material
+    assert material is not None
+    context = context_of(FEDERATION, material.opened)
+    rows = np.zeros((1, context.params.degree), np.int64)
+    rows[0, 0] = amplitude
+    c1 = ring_of(context.params).from_integers(rows, DECRYPTION_LIMBS)
+    return DecryptionRequest(Origin(context, round_no, COORDINATOR), SIZE, (A, B), (A, B, C), c1).to_bytes()
+
+
+def test_a_forged_request_of_a_round_that_was_never_opened_is_refused(circle: Circle) -> None:
+    model_request(circle, 1)
+    circle.sent.clear()
+    for round_no in (2, 3, 10**6):
+        report = dropped(ask(circle, forged(circle, round_no), round_no=round_no))
+        assert report.reason == f"a request to decrypt in round {round_no}, to which this device did not contribute"
+    assert shares_sent(circle) == []
+
+
+def test_the_same_ciphertext_is_never_answered_again_under_the_key_in_no_round_and_after_no_restart(
+    circle: Circle,
+) -> None:
+    """Four answers with fresh noise to one ciphertext, one a round: the noise could be averaged away."""
+    circle.contributions(updates_of(circle.leaders), 1)
+    ask(circle, forged(circle, 1))
+    circle.deliver()
+    assert len(shares_sent(circle)) == 1
+    for round_no in (2, 3, 4):
+        if round_no == 3:
+            circle.restart(A)
+        circle.contributed(A, round_no)
+        ask(circle, forged(circle, round_no), round_no=round_no)
+        circle.deliver()
+    assert len(shares_sent(circle)) == 1
+    assert [t.reason for _, t in circle.told if isinstance(t, ShareWithheld)] == ["this ciphertext was answered"] * 3
+
+
+def test_sums_over_two_sets_of_contributors_in_one_round_are_not_both_answered(circle: Circle) -> None:
+    model_request(circle)
+    circle.sent.clear()
+    ask(circle, altered(circle, forged(circle, 1, 12345), contributors=(A, B)))
+    circle.deliver()
+    assert shares_sent(circle) == []
+    withheld = [t.reason for _, t in circle.told if isinstance(t, ShareWithheld)]
+    assert withheld == ["a sum of another set of contributors was decrypted in this round"]
+
+
+def test_another_size_than_the_models_is_not_decrypted(circle: Circle) -> None:
+    circle.contributed(A, 1)
+    ask(circle, altered(circle, forged(circle, 1), n_params=SIZE + 1))
+    circle.deliver()
+    assert shares_sent(circle) == []
+    (failed,) = [t for _, t in circle.told if isinstance(t, KeyWorkFailed)]
+    assert f"{SIZE + 1} parameters: the model has {SIZE}" in failed.reason
+
+
+def test_a_key_decrypts_so_many_models_and_no_more_also_after_a_restart(circle: Circle, monkeypatch) -> None:
+    monkeypatch.setattr("ofl_iot.roles.keys.usage.model_requests", lambda _rows: 2)
+    for round_no in (1, 2):
+        model_request(circle, round_no)
+    circle.restart(A)
+    circle.contributed(A, 3)
+    report = dropped(ask(circle, forged(circle, 3), round_no=3)[-1:])
+    assert report.reason == "the key of term 2 has decrypted 2 models: make another one"
+
+
 # --- the post
 
 
@@ -254,7 +330,7 @@ def test_a_broken_link_makes_the_share_due_at_once_and_a_receipt_ends_it(circle:
 
 def test_an_answer_for_a_round_that_has_passed_is_dropped(circle: Circle) -> None:
     request = model_request(circle, 1)
-    job = AnswerDecryption(circle.keepers[A].material, A, 1, "model.1", request)  # type: ignore[arg-type]
+    job = AnswerDecryption(circle.keepers[A].material, A, 1, "model.1", request, SIZE)  # type: ignore[arg-type]
     event = circle.tools[A][AnswerDecryption](job)
     model_request(circle, 2)
     assert circle.keepers[A].handle(event, 1.0) == []

@@ -21,8 +21,8 @@ Update = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int32]
 
 BLOCK: Final = 2048
-START: Final = -1
-"""Exponent of every bound before the first round: values up to 1/2."""
+START: Final = 0
+"""Exponent of every bound before the first round: values up to 1."""
 FLOOR: Final = -6
 CEILING: Final = 4
 _MARGIN: Final = 8.0

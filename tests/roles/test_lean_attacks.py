@@ -1,0 +1,286 @@
+"""A dishonest coordinator, alone or with leaders, asks for what it must not have: leaders answer none of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from ofl_iot.crypto.lean.budget import score_requests
+from ofl_iot.crypto.lean.header import decode_header
+from ofl_iot.crypto.lean.vouchers import Statement, sign
+from ofl_iot.protocol.codec import decode_body, encode_body
+from ofl_iot.protocol.lean import LeanUpload, OpenAsk, ScoresAsk, SignedHeader, SketchAsk, VouchAsk
+from ofl_iot.protocol.parts import split_body
+from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.roles.commands import Contributed
+from ofl_iot.roles.events import Arrived
+from tests.identity.certs import key
+from tests.roles.circle import names
+from tests.roles.lean_circle import LeanCircle, lean_updates
+from tests.roles.parties import dropped
+
+A, B, C, D = names(4)
+WEIGHTS = {A: 1, B: 1, C: 1, D: 1}
+
+
+@pytest.fixture
+def circle() -> LeanCircle:
+    return LeanCircle(names(4))
+
+
+@pytest.fixture
+def uploads(circle: LeanCircle) -> dict[str, LeanUpload]:
+    return read(circle.uploaded(lean_updates(4)))
+
+
+def read(contributions: tuple[Contributed, ...]) -> dict[str, LeanUpload]:
+    return {each.leader: decode_body(LeanUpload, each.payload) for each in contributions}
+
+
+def headers(uploads: dict[str, LeanUpload]) -> tuple[SignedHeader, ...]:
+    return tuple(upload.signed for upload in uploads.values())
+
+
+def statement(uploads: dict[str, LeanUpload], weights: dict[str, int]) -> Statement:
+    return Statement.over([decode_header(each.signed.header) for each in uploads.values()], weights)
+
+
+def boxes(uploads: dict[str, LeanUpload], receiver: str) -> dict[str, bytes]:
+    return {sender: upload.boxes[receiver] for sender, upload in uploads.items()}
+
+
+def signed_by(circle: LeanCircle, uploads: dict[str, LeanUpload], weights: dict[str, int]) -> dict[str, bytes]:
+    """Everybody's true signatures on a vector."""
+    answers = {name: circle.ask(name, "vouch", VouchAsk(headers(uploads), weights)) for name in weights}
+    return {name: answer.data for name, answer in answers.items() if answer}
+
+
+def test_what_everybody_signed_for_is_answered(circle: LeanCircle, uploads: dict[str, LeanUpload]) -> None:
+    """The control: without it the other tests could pass because nothing is ever answered."""
+    signatures = signed_by(circle, uploads, WEIGHTS)
+    assert signatures.keys() == WEIGHTS.keys()
+    for name in WEIGHTS:
+        answer = circle.ask(name, "open", OpenAsk(headers(uploads), WEIGHTS, signatures, boxes(uploads, name)))
+        assert answer is not None
+        assert len(answer.data) == 7680
+
+
+# --- rule 1 and 3: shares are answered for what all contributors signed, and for nothing else
+
+
+def test_a_forged_request_to_open_gets_no_answer(circle: LeanCircle, uploads: dict[str, LeanUpload]) -> None:
+    signatures = signed_by(circle, uploads, WEIGHTS)
+    forgeries = {
+        "no signatures": OpenAsk(headers(uploads), WEIGHTS, {}, boxes(uploads, A)),
+        "one missing": OpenAsk(headers(uploads), WEIGHTS, {**signatures, D: b""}, boxes(uploads, A)),
+        "one copied": OpenAsk(headers(uploads), WEIGHTS, {**signatures, D: signatures[B]}, boxes(uploads, A)),
+        "other weights": OpenAsk(headers(uploads), {A: 2, B: 1, C: 1, D: 1}, signatures, boxes(uploads, A)),
+        "fewer contributors": OpenAsk(headers(uploads), {A: 1, B: 1}, signatures, boxes(uploads, A)),
+        "one alone": OpenAsk(headers(uploads), {B: 1}, signatures, boxes(uploads, A)),
+    }
+    for what, forged in forgeries.items():
+        assert circle.ask(A, "open", forged) is None, what
+
+
+def test_t_minus_one_colluders_cannot_show_two_honest_leaders_different_vectors(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    """C and D sign anything. A and B sign one vector each for their bodies; no sum opens for both of two vectors."""
+    one, two = {A: 1, B: 1, C: 1, D: 1}, {A: 2, B: 1, C: 1, D: 1}
+    first = circle.ask(A, "vouch", VouchAsk(headers(uploads), one))
+    second = circle.ask(B, "vouch", VouchAsk(headers(uploads), two))
+    assert first is not None
+    assert second is not None
+    for weights, held in ((one, {A: first.data}), (two, {B: second.data})):
+        text = statement(uploads, weights).signed_bytes
+        forged = {A: b"", B: b"", **held, C: sign(key(2), text), D: sign(key(3), text)}
+        for name in (A, B):
+            ask = OpenAsk(headers(uploads), weights, forged, boxes(uploads, name))
+            assert circle.ask(name, "open", ask) is None
+
+
+def test_a_leader_signs_one_vector_for_a_body_also_after_a_restart(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    assert circle.ask(A, "vouch", VouchAsk(headers(uploads), WEIGHTS)) is not None
+    for weights in ({A: 2, B: 1, C: 1, D: 1}, {A: 1, B: 1, C: 1}):
+        assert circle.ask(A, "vouch", VouchAsk(headers(uploads), weights)) is None
+    circle.restart(A)
+    assert circle.ask(A, "vouch", VouchAsk(headers(uploads), {A: 3, B: 2, C: 2, D: 2})) is None
+    assert set(circle.reasons("share withheld")) == {"another vector was signed for this body, or none"}
+
+
+@pytest.mark.parametrize("enrolled", [True, False])
+def test_nothing_opens_that_this_leader_is_part_of_and_did_not_sign_for(enrolled: bool) -> None:
+    """Also where nobody is enrolled and signatures are empty: a leader knows what it signed for."""
+    circle = LeanCircle(names(4), enrolled=enrolled)
+    uploads = read(circle.uploaded(lean_updates(4)))
+    made = dict.fromkeys(WEIGHTS, b"")
+    assert circle.ask(A, "open", OpenAsk(headers(uploads), WEIGHTS, made, boxes(uploads, A))) is None
+
+
+def test_a_share_of_another_body_does_not_open_under_this_ones_name(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    """D passes A's box on as its own: it is sealed by A, beside A's header."""
+    signatures = signed_by(circle, uploads, WEIGHTS)
+    swapped = {**boxes(uploads, B), D: uploads[A].boxes[B]}
+    answer = circle.ask(B, "open", OpenAsk(headers(uploads), WEIGHTS, signatures, swapped))
+    assert answer is not None
+    assert (answer.data, answer.accused) == (b"", (D,))
+
+
+# --- rule 2: common ground
+
+
+@pytest.mark.parametrize("what", ["bounds", "base"])
+def test_leaders_on_different_ground_sign_nothing(circle: LeanCircle, what: str) -> None:
+    """One gets fine bounds, the others huge ones: their values round to zero and the sum is one update."""
+    updates = lean_updates(4)
+    coarse = np.array([4], np.int8).tobytes()
+    ground: dict[str, object] = {"bounds": coarse} if what == "bounds" else {"base": np.ones(40, np.float32)}
+    contributions = [circle.contribute(A, updates[A])]
+    contributions += [circle.contribute(name, updates[name], **ground) for name in (B, C, D)]  # type: ignore[arg-type]
+    uploads = read(tuple(contributions))
+    for name in WEIGHTS:
+        assert circle.ask(name, "vouch", VouchAsk(headers(uploads), WEIGHTS)) is None
+    failed = circle.reasons("key work failed")
+    assert len(failed) == 4
+    assert all("another" in reason for reason in failed)
+
+
+def test_a_header_that_the_coordinator_altered_or_made_up_is_refused(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    theirs = decode_header(uploads[B].signed.header)
+    altered = SignedHeader(msgspec.structs.replace(theirs, attempt=5).encode(), uploads[B].signed.signature)
+    unsigned = SignedHeader(uploads[B].signed.header, b"")
+    for header in (altered, unsigned):
+        asked = (uploads[A].signed, header, uploads[C].signed, uploads[D].signed)
+        assert circle.ask(A, "sketch", SketchAsk(asked, boxes(uploads, A))) is None
+        assert circle.ask(A, "vouch", VouchAsk(asked, WEIGHTS)) is None
+    without = tuple(uploads[name].signed for name in (B, C, D))
+    assert circle.ask(A, "sketch", SketchAsk(without, boxes(uploads, A))) is None
+
+
+def test_nothing_is_answered_for_a_round_without_an_open_contribution(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    request = encode_body(VouchAsk(headers(uploads), WEIGHTS))
+    (part,) = split_body(request, 2, 2, "vouch.0.1")
+    report = dropped(circle.give(A, Arrived(Topic(Kind.DECRYPT, "coordinator", A), part)))  # type: ignore[arg-type]
+    assert report.reason == "a request to decrypt in round 2, to which this device did not contribute"
+    circle.bodies[A].open_body = None
+    assert circle.ask(A, "vouch", request) is None
+
+
+# --- rule 4: what was signed for is signed again under the same vector alone
+
+
+def test_an_update_signed_for_in_an_abandoned_round_goes_out_under_the_same_vector_or_not_at_all(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    """{A, B, C, D} and then {A, B, C}: the difference would be D's update."""
+    assert len(signed_by(circle, uploads, WEIGHTS)) == 4
+    again = read(circle.uploaded(lean_updates(4), round_no=2))
+    pinned = decode_header(again[A].signed.header).pinned
+    assert {each.leader: each.weight for each in pinned} == WEIGHTS
+    fewer = VouchAsk(headers({n: u for n, u in again.items() if n != D}), {A: 1, B: 1, C: 1})
+    heavier = VouchAsk(headers(again), {A: 2, B: 1, C: 1, D: 1})
+    for ask in (fewer, heavier):
+        assert circle.ask(A, "vouch", ask, round_no=2) is None
+    assert circle.ask(A, "vouch", VouchAsk(headers(again), WEIGHTS), round_no=2) is not None
+
+
+def test_the_coordinator_keeps_to_the_vector_that_was_signed(circle: LeanCircle) -> None:
+    updates = lean_updates(4)
+    contributions = circle.uploaded(updates)
+    heavy = tuple(replace(each, sample_count=30 if each.leader == A else 10) for each in contributions)
+    circle.fate = lambda _from, _to, message: int(not getattr(message, "stage", "").startswith("open"))
+    assert circle.lean_round(heavy) is None
+    assert circle.bodies[A].pin is not None
+    signed = dict(circle.bodies[A].pin[1])
+    circle.fate = lambda *_: 1
+    result = circle.lean_round(circle.uploaded(updates, round_no=2), round_no=2)
+    assert result is not None
+    total = sum(signed.values())
+    assert result.weights == {name: pytest.approx(weight / total) for name, weight in signed.items()}
+    assert signed[A] > signed[B]
+
+
+# --- rule 5: weights
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {A: 16, B: 1, C: 1, D: 1},
+        {A: 17, B: 17, C: 17, D: 13},
+        {A: 2, B: 2, C: 2, D: 2},
+        {A: 0, B: 1, C: 1, D: 1},
+        {A: 2, B: 1},
+        {A: 1},
+        {A: 59, B: 5},
+    ],
+)
+def test_weights_that_show_one_update_are_not_signed(
+    circle: LeanCircle, uploads: dict[str, LeanUpload], weights: dict[str, int]
+) -> None:
+    assert circle.ask(A, "vouch", VouchAsk(headers(uploads), weights)) is None
+
+
+# --- rule 7: scores
+
+
+def sketches(circle: LeanCircle, uploads: dict[str, LeanUpload]) -> dict[str, bytes]:
+    answers = {name: circle.ask(name, "sketch", SketchAsk(headers(uploads), boxes(uploads, name))) for name in uploads}
+    return {name: answer.data for name, answer in answers.items() if answer}
+
+
+def scores_ask(uploads: dict[str, LeanUpload], drawn: dict[str, bytes], retry: int) -> ScoresAsk:
+    others = {name: data for name, data in drawn.items() if name != A}
+    return ScoresAsk(headers(uploads), others, (A, B, C), retry)
+
+
+def test_a_key_answers_so_many_numbers_and_no_more_also_after_a_restart(circle: LeanCircle) -> None:
+    """A chosen sketch shows 4 coefficients of the secret for each number (sc.py): the budget keeps them below 500."""
+    most = score_requests(4, 3)
+    retry = 0
+    for round_no in range(1, 3):
+        uploads = read(circle.uploaded(lean_updates(4), round_no=round_no))
+        drawn = {}
+        for name in uploads:
+            answer = circle.ask(name, "sketch", SketchAsk(headers(uploads), boxes(uploads, name)), round_no)
+            assert answer is not None
+            drawn[name] = answer.data
+        for _ in range(most):
+            retry += 1
+            answered = circle.ask(A, "scores", scores_ask(uploads, drawn, retry), round_no)
+            assert (answered is not None) == (retry <= most)
+            if retry == most:
+                circle.restart(A)
+    assert retry == 2 * most
+
+
+def test_scores_of_another_own_sketch_are_not_answered(circle: LeanCircle, uploads: dict[str, LeanUpload]) -> None:
+    drawn = sketches(circle, uploads)
+    forged = ScoresAsk(headers(uploads), drawn, (A, B, C), 1)  # with one for A, in place of A's own
+    assert circle.ask(A, "scores", forged) is None
+    assert circle.ask(A, "scores", scores_ask(uploads, drawn, 1)) is not None
+
+
+def test_leaders_decrypt_the_request_that_they_computed_themselves(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    """A request carries no ciphertext of scores that could be forged, and no width of noise to dictate."""
+    fields = set(ScoresAsk.__struct_fields__)
+    assert fields == {"headers", "sketches", "active", "retry"}
+    drawn = sketches(circle, uploads)
+    one = circle.ask(A, "scores", scores_ask(uploads, drawn, 1))
+    two = circle.ask(A, "scores", scores_ask(uploads, drawn, 2))
+    assert one is not None
+    assert two is not None
+    assert one.data != two.data

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from ofl_iot.errors import ConfigError
 
 BATCH = 64
+STEPS, ROUNDS = 3, 9
+QUICK, QUICK_ROUNDS = ("cnn", "gru", "transformer"), 3
 MODES: tuple[Literal["hooks", "functorch", "ghost"], ...] = ("hooks", "functorch", "ghost")
 
 
@@ -29,8 +31,8 @@ def run(*, quick: bool = False, progress: Callable[[str], object] = lambda _: No
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        names = ("cnn", "gru", "transformer") if quick else tuple(NETWORKS)
-        found = {name: _measured(name, rounds=3 if quick else 9, progress=progress) for name in names}
+        names, rounds = (QUICK, QUICK_ROUNDS) if quick else (tuple(NETWORKS), ROUNDS)
+        found = {name: _measured(name, rounds, progress) for name in names}
     finally:
         torch.set_num_threads(threads)
     return {
@@ -55,7 +57,7 @@ def _require_packages() -> None:
         ) from error
 
 
-def _measured(name: str, *, rounds: int, progress: Callable[[str], object], steps: int = 5) -> dict[str, Any]:
+def _measured(name: str, rounds: int, progress: Callable[[str], object]) -> dict[str, Any]:
     """Milliseconds of a step by contender, their ratios, and how exact ours is."""
     from ofl_research.benches.training_contenders import Contender, Opacus, Ours, Plain, gap_to_loop
     from ofl_research.benches.training_networks import batch_of, made
@@ -70,9 +72,9 @@ def _measured(name: str, *, rounds: int, progress: Callable[[str], object], step
     for turn in range(-1, rounds):
         for label, contender in contenders.items():
             began = time.process_time()
-            contender.train(*batch, steps)
+            contender.train(*batch, STEPS)
             if turn >= 0:  # the first turn loads what torch loads late
-                taken[label].append((time.process_time() - began) / steps)
+                taken[label].append((time.process_time() - began) / STEPS)
     ms = {label: 1e3 * median(times) for label, times in taken.items()}
     best = min(ms[f"opacus {mode}"] for mode in MODES)
     progress(f"{name}: {ms['ours']:.1f} ms a step, plain {ms['plain']:.1f}, Opacus' best {best:.1f}")

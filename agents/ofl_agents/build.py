@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ofl_iot.apps.workload import AppWorkload
 from ofl_iot.crypto.entropy import Entropy, SeededEntropy, SystemEntropy
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
@@ -20,6 +21,7 @@ from ofl_iot.jobs.ledger import open_ledger, open_ledger_apart
 from ofl_iot.jobs.toolbox import CoordinatorToolbox, DecryptorToolbox, DeviceToolbox
 from ofl_iot.opportunity.plan import label_balance
 from ofl_iot.protocol.codec import encode
+from ofl_iot.protocol.model_card import ModelCard, TensorCard, encode_card
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim
@@ -94,6 +96,7 @@ class Parties:
             block_size=settings.leader.block_size,
             sample_count=0 if live else workload.sample_count,
             live=live,
+            card=encode_card(card_of(workload)),
             device_type=device_type,
             heartbeat_s=settings.fleet.heartbeat_s,
             balance=1.0 if live else label_balance(workload.label_histogram().tolist()),
@@ -120,7 +123,7 @@ class Parties:
     def coordinator(self, judge: Workload, *, take_over: bool = False, discard_model: bool = False) -> CoordinatorPlan:
         """The coordinator with held-out data; `take_over` follows another one, `discard_model` without its model."""
         settings = self.settings
-        profile = ModelProfile(judge.digest, judge.initial(settings.federation.seed))
+        profile = ModelProfile(judge.digest, judge.initial(settings.federation.seed), encode_card(card_of(judge)))
         fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
 
         rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet, settings.training)
@@ -154,3 +157,11 @@ def _trust_of(identity: IdentityFolder | None) -> SealingTrust | None:
     from ofl_iot.identity.enrolment import SealingTrust
 
     return SealingTrust(identity.load, identity.clock)
+
+
+def card_of(workload: Workload) -> ModelCard:
+    """Return the card of an app's model; that of a built-in network says no more than its digest does."""
+    if isinstance(workload, AppWorkload):
+        return workload.card
+    whole = (TensorCard("parameters", (workload.size,)),)
+    return ModelCard(app=workload.name, tensors=whole, loss="built in", version=workload.digest.hex())

@@ -75,6 +75,7 @@ POLICY: Mapping[Kind, Rule] = {
     Kind.SERVERDEC: Rule(_SERVERS, _MEMBER),
     Kind.MANIFEST: Rule(_COORDINATOR, _MEMBER),
     Kind.GLOBAL_PART: Rule(_COORDINATOR, _MEMBER),
+    Kind.CARD: Rule(_COORDINATOR, _MEMBER),
     Kind.BOOKS: Rule(_COORDINATOR, _COORDINATOR),
 }
 """Every kind must be here. What names no receiver (an opened round, the global model) every member reads."""

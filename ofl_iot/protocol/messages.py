@@ -15,6 +15,7 @@ from ofl_iot.ids import MAX_ID_LENGTH
 from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.lives import Account, StoreId
+from ofl_iot.protocol.model_card import MAX_CARD_BYTES
 from ofl_iot.protocol.seqset import Seq, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
@@ -30,7 +31,8 @@ Incarnation = Annotated[bytes, msgspec.Meta(max_length=16)]
 """Drawn at a coordinator's first start and stored: two coordinators of one federation are told apart by it."""
 Certificate = Annotated[bytes, msgspec.Meta(max_length=2048)]
 """X.509 in DER, some 530 bytes; empty where nobody is enrolled."""
-Text = Annotated[str, msgspec.Meta(max_length=200)]
+MAX_TEXT = 200
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
@@ -54,6 +56,8 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     """What is left of its privacy budget, or why it does not train, in words."""
     next_seq: Count = 0
     """Number of its next chunk; nobody may settle numbers far above."""
+    difference: Text = ""
+    """How its model differs from the federation's, in words; empty if it does not."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -356,6 +360,12 @@ class PartDecAsk(msgspec.Struct, frozen=True, array_like=True, tag="partdecask")
     request: bytes
 
 
+class Card(msgspec.Struct, frozen=True, array_like=True, tag="card"):
+    """The federation's model, as `protocol/model_card.py` describes it."""
+
+    model: Annotated[bytes, msgspec.Meta(max_length=MAX_CARD_BYTES)]
+
+
 class Echo(msgspec.Struct, frozen=True, array_like=True, tag="echo"):
     """A link's ping to itself."""
 
@@ -363,7 +373,19 @@ class Echo(msgspec.Struct, frozen=True, array_like=True, tag="echo"):
 
 
 Message: TypeAlias = (
-    Status | Telemetry | Echo | Assignment | Receipt | PartReceipt | Pull | Blocks | Chunk | RoundOpen | Part | Manifest
+    Status
+    | Telemetry
+    | Echo
+    | Assignment
+    | Receipt
+    | PartReceipt
+    | Pull
+    | Blocks
+    | Chunk
+    | RoundOpen
+    | Part
+    | Manifest
+    | Card
 )
 
 MESSAGES_ON: dict[Kind, type[Message]] = {
@@ -383,5 +405,6 @@ MESSAGES_ON: dict[Kind, type[Message]] = {
     Kind.SERVERDEC: Part | PartReceipt,  # type: ignore[dict-item]
     Kind.MANIFEST: Manifest,
     Kind.GLOBAL_PART: Part,
+    Kind.CARD: Card,
     Kind.BOOKS: Part,
 }

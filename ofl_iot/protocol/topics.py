@@ -52,6 +52,8 @@ class Kind(enum.Enum):
     """coordinator → leaders, retained, published after the model's parts"""
     GLOBAL_PART = "global/chunk/{index}"
     """coordinator → leaders, retained"""
+    CARD = "global/card"
+    """coordinator → devices, retained: which model is learnt, so that a difference can be told in words"""
     BOOKS = "global/books/{index}"
     """coordinator → whoever takes over from it, retained: which chunks the model holds"""
 

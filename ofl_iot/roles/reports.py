@@ -108,6 +108,14 @@ class TrainingDiverged(Report, frozen=True):
     loss: float
 
 
+class ModelDiffers(Report, frozen=True):
+    """A device's model is not the federation's: it takes no part."""
+
+    phrase: ClassVar[str] = "this device's model is another one"
+    level: ClassVar[int] = ERROR
+    difference: str
+
+
 class WaitingForData(Report, frozen=True):
     """A device has no records to train on; it looks again and again."""
 

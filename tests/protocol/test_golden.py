@@ -16,6 +16,7 @@ from ofl_iot.protocol.messages import (
     Block,
     Blocks,
     Books,
+    Card,
     Contribution,
     Echo,
     Inclusion,
@@ -60,8 +61,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.STATUS,
         Status(online=True, term=3, sample_count=120, model=MODEL, size=1000, device_type="A", sealing_key=KEY),
         (
-            "92019ca6737461747573c30378c4080102030405060708cd03e8a141c4204b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
-            "4b4b4b4b4b4b4b4b4b4b4b4bc400c400a000"
+            "92019da6737461747573c30378c4080102030405060708cd03e8a141c4204b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
+            "4b4b4b4b4b4b4b4b4b4b4b4bc400c400a000a0"
         ),
     ),
     "telemetry": (
@@ -72,6 +73,7 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
             "e0000000000000c0c0c0c0cb3ff000000000000000cb3ff000000000000000cb0000000000000000c0a0"
         ),
     ),
+    "card": (Kind.CARD, Card(b"{}"), "920192a463617264c4027b7d"),
     "echo": (Kind.ECHO, Echo(77), "920192a46563686f4d"),
     "assignment": (
         Kind.ASSIGNMENT,

@@ -106,11 +106,13 @@ def agent_machine(name: DeviceId = A) -> AgentMachine:
     return AgentMachine(device_machine(name), leader_machine(name), KeyHolder(name, resend_s=5.0))
 
 
-def coordinator_machine(*, model: bytes = MODEL, size: int = SIZE, **rounds: object) -> CoordinatorMachine:
+def coordinator_machine(
+    *, model: bytes = MODEL, size: int = SIZE, card: bytes = b"", **rounds: object
+) -> CoordinatorMachine:
     """A coordinator whose rounds are in the clear."""
     settings = {"interval_s": 10.0, "deadline_s": 20.0, "recluster_every": 0, **rounds}
     return CoordinatorMachine(
-        ModelProfile(model, np.zeros(size, np.float32)),
+        ModelProfile(model, np.zeros(size, np.float32), card),
         CoordinatorRules(
             RoundRules(**settings),  # type: ignore[arg-type]
             FleetRules(min_devices=2, gather_s=5.0, leader_grace_s=30.0),

@@ -13,6 +13,7 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.codec import encode, encode_body
 from ofl_iot.protocol.messages import (
     Assignment,
+    Card,
     Contribution,
     Inclusion,
     KeyOpen,
@@ -28,7 +29,7 @@ from ofl_iot.protocol.messages import (
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.protocol.topics import Kind
+from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import (
     AggregateRound,
     CancelTimer,
@@ -229,8 +230,11 @@ def test_a_device_that_missed_its_assignment_gets_it_again() -> None:
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (online(A, size=13), "a trains another model (13 parameters)"),
-        (arrived(Kind.STATUS, A, status(model=b"othermod")), "a trains another model (12 parameters)"),
+        (online(A, size=13), "a trains another model: 13 parameters, the federation's has 12"),
+        (
+            arrived(Kind.STATUS, A, msgspec.structs.replace(status(model=b"othermod"), difference="its head is 3x4")),
+            "a trains another model: its head is 3x4",
+        ),
         (arrived(Kind.PULL, A, Pull(1, b"", 1), B), "a PULL message is not for the coordinator"),
         (arrived(Kind.CONTRIBUTION, A, split_body(b"", 1, 1, "")[0]), "no round is open"),
     ],
@@ -811,3 +815,11 @@ def test_no_round_opens_while_the_leaders_to_come_make_their_key() -> None:
     assert published(office.give(TimerFired("coordinator.open")), Kind.ROUND_OPEN) == [], "not even in the clear"
     office.machine._rounds.key.maker._opened = None
     assert published(list(office.machine._rounds.open_if_overdue(0.0)), Kind.ROUND_OPEN)
+
+
+def test_the_models_card_is_said_again_with_every_link() -> None:
+    machine = coordinator_machine(card=b"the card")
+    machine.handle(Started(), 0.0)
+    for _ in range(2):
+        commands = machine.handle(LinkUp(), 0.0)
+        assert Publish(Topic(Kind.CARD, COORDINATOR), Card(b"the card"), retain=True) in commands

@@ -7,17 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ofl_iot.ids import DeviceId
+from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.privacy.events import Budget, DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
-from ofl_iot.protocol.messages import Status
+from ofl_iot.protocol.codec import encode
+from ofl_iot.protocol.messages import Card, Status
+from ofl_iot.protocol.model_card import ModelCard, TensorCard, encode_card
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, LookAtData, OpenLedger, SetTimer, TrainLocally
+from ofl_iot.roles.commands import Command, LookAtData, OpenLedger, SetTimer, Subscribe, TrainLocally
 from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile, DeviceRules
 from ofl_iot.roles.device.own_data import OwnData
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
-from ofl_iot.roles.events import DataLooked, JobFailed, LedgerOpened, LinkUp, Started, TimerFired, Trained
-from ofl_iot.roles.reports import DataFound, JobFailure, WaitingForData
+from ofl_iot.roles.events import DataLooked, Event, JobFailed, LedgerOpened, LinkUp, Started, TimerFired, Trained
+from ofl_iot.roles.reports import DataFound, JobFailure, MessageDropped, ModelDiffers, WaitingForData
 from ofl_iot.roles.settings import TrainingRules
 from tests.roles.parties import (
     MODEL,
@@ -145,3 +147,47 @@ def test_no_training_uses_a_higher_rate_than_was_planned(counts: list[int], batc
         assert data.must_look == (count == 0)
         data.used()
         assert data.must_look
+
+
+# --- the model's card
+
+MINE = ModelCard(app="eyes", tensors=(TensorCard("conv1.weight", (32, 1, 5, 5)),), loss="nll", version="1")
+THEIRS = msgspec.structs.replace(MINE, tensors=(TensorCard("conv1.weight", (16, 1, 5, 5)),))
+WORDS = "this device's conv1.weight is 32x1x5x5, the federation's 16x1x5x5"
+
+
+def carded() -> DeviceMachine:
+    return DeviceMachine(DeviceProfile(DeviceId(A), MODEL, SIZE, 4, 10, card=encode_card(MINE)), RULES)
+
+
+def card(of: ModelCard) -> Event:
+    return arrived(Kind.CARD, COORDINATOR, Card(encode_card(of)))
+
+
+def test_a_model_that_differs_is_told_at_both_ends_in_words() -> None:
+    machine = carded()
+    assert Subscribe(Kind.CARD) in machine.handle(Started({}), 0.0)
+    machine.handle(LinkUp(), 0.0)
+    commands = machine.handle(card(THEIRS), 0.0)
+    assert ModelDiffers(difference=WORDS) in commands
+    (status,) = published(commands, Kind.STATUS)
+    assert isinstance(status, Status)
+    assert status.difference == WORDS
+    assert not machine.handle(card(THEIRS), 1.0), "it is told once"
+    (status,) = published(machine.handle(card(MINE), 2.0), Kind.STATUS)
+    assert isinstance(status, Status)
+    assert status.difference == ""
+
+
+def test_equal_models_and_what_is_no_card_are_passed_over() -> None:
+    machine = carded()
+    machine.handle(Started({}), 0.0)
+    assert machine.handle(card(MINE), 0.0) == []
+    assert told(machine.handle(arrived(Kind.CARD, COORDINATOR, Card(b"nonsense")), 0.0)) == [MessageDropped]
+
+
+def test_a_difference_of_any_length_fits_the_announcement() -> None:
+    machine = carded()
+    machine.handle(Started({}), 0.0)
+    machine.handle(card(msgspec.structs.replace(MINE, tensors=(TensorCard("x" * 5000, (1,)),))), 0.0)
+    assert len(encode(machine.status(online=True))) < 600

@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from ofl_iot.errors import RefusedError
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import Books, Manifest, Part, PartReceipt, Status
+from ofl_iot.protocol.messages import Books, Card, Manifest, Part, PartReceipt, Status
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.protocol.topics import Kind
+from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
 from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
     EvaluateModel,
     Persist,
+    Publish,
     SetTimer,
     Subscribe,
     Unsubscribe,
@@ -77,6 +78,8 @@ class ModelProfile:
 
     model: bytes
     initial: Vector
+    card: bytes = b""
+    """What the model is, published so that devices can tell how theirs differs; empty: it is not published."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class CoordinatorMachine:
         self._server = rules.protection.server
         self._claim = fence or CoordinatorClaim(b"", take_over=False)
         self.roster = Roster(rules.planning, rules.training)
+        self._card = profile.card
         self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term, self._books)
         self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
         self._clusters = Clusters(self.roster, self._rounds, rules.rounds, rules.fleet)
@@ -211,6 +215,8 @@ class CoordinatorMachine:
         if self._unverified:
             yield SetTimer(_LOOK, now + _LOOK_S)
             return
+        if self._card:
+            yield Publish(Topic(Kind.CARD, COORDINATOR), Card(self._card), retain=True)
         if self.roster.plan:
             yield from self._model.publish()
             yield from self._clusters.announce(self.roster.devices)
@@ -359,7 +365,8 @@ class CoordinatorMachine:
 
     def _status(self, device: DeviceId, status: Status, now: float) -> Iterator[Command]:
         if status.model != self._model.digest or status.size != len(self.model):
-            raise RefusedError(f"{device} trains another model ({status.size} parameters)")
+            words = status.difference or f"{status.size} parameters, the federation's has {len(self.model)}"
+            raise RefusedError(f"{device} trains another model: {words}")
         if self.roster.plan and not self._inheritance and status.term > self.roster.highest_term:
             raise RefusedError(
                 f"{device} says that it is in term {status.term}, the highest given is {self.roster.highest_term}: it "

@@ -15,7 +15,8 @@ import numpy as np
 
 from ofl_iot.errors import LateError, PrivacyError, RefusedError
 from ofl_iot.ids import DeviceId
-from ofl_iot.protocol.messages import Assignment, Blocks, Pull, Receipt, Status
+from ofl_iot.protocol.messages import MAX_TEXT, Assignment, Blocks, Card, Pull, Receipt, Status
+from ofl_iot.protocol.model_card import decode_card, difference
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
@@ -69,6 +70,7 @@ from ofl_iot.roles.reports import (
     ExchangeLimited,
     FormerAssignment,
     JobFailure,
+    ModelDiffers,
     OutboxFull,
     PullUnanswered,
     StoredModelDropped,
@@ -96,6 +98,8 @@ class DeviceProfile:
     sample_count: int
     device_type: str = ""
     heartbeat_s: float = 60.0
+    card: bytes = b""
+    """What its model is (`protocol/model_card.py`), to compare with the federation's; empty: nothing is compared."""
     live: bool = False
     """Whether records may come and go while the device runs: then it looks before each training."""
     balance: float = 1.0
@@ -147,6 +151,7 @@ class DeviceMachine:
         self._busy = False
         self._pulling = False
         self._resting = False
+        self._difference = ""
         self._opening = False
         self._stored_ledger: bytes | None = None
         self._failure: tuple[str, str] | None = None
@@ -244,6 +249,8 @@ class DeviceMachine:
         yield Subscribe(Kind.ASSIGNMENT, receiver=me)
         yield Subscribe(Kind.RECEIPT, receiver=me)
         yield Subscribe(Kind.BLOCKS, receiver=me)
+        if self.profile.card:
+            yield Subscribe(Kind.CARD)
         yield SetTimer(_HEARTBEAT, now + self.profile.heartbeat_s)
         self._stored_ledger = self.guard.stored_ledger(stored)
         if self.guard.needs_ledger and not self.data.live:
@@ -266,6 +273,7 @@ class DeviceMachine:
             certificate=self.certificate,
             store=self.store.id,
             next_seq=self.outbox.next_seq,
+            difference=self._difference,
         )
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
@@ -315,6 +323,8 @@ class DeviceMachine:
         message, sender = event.message, event.topic.sender
         if isinstance(message, Assignment):
             yield from self._assigned(message, now)
+        elif isinstance(message, Card):
+            yield from self._compare(message)
         elif self.assignment is None or sender != self.assignment.leader:
             raise LateError(f"{sender} is not this device's leader")
         elif isinstance(message, Receipt):
@@ -323,6 +333,17 @@ class DeviceMachine:
             yield from self._blocks(message, now)
         else:
             raise RefusedError(f"a {event.topic.kind.name} message is not for a device")
+
+    def _compare(self, card: Card) -> Iterator[Command]:
+        """Tell here and, with the next announcement, there, how this device's model differs from the federation's."""
+        before, self._difference = self._difference, ""
+        if card.model != self.profile.card:
+            self._difference = difference(decode_card(self.profile.card), decode_card(card.model))[:MAX_TEXT]
+        if self._difference != before:
+            if self._difference:
+                yield ModelDiffers(difference=self._difference)
+            if self._linked:
+                yield self._announce()
 
     def _assigned(self, assignment: Assignment, now: float) -> Iterator[Command]:
         if not self.store.is_ours(assignment.store):

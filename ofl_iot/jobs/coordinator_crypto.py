@@ -25,6 +25,7 @@ from ofl_iot.jobs.joint_key import (
 from ofl_iot.jobs.lean_round import LeanCoordinator
 from ofl_iot.jobs.weighing import judge
 from ofl_iot.robust.verdict import Verdict
+from ofl_iot.robust.weights import without_dominant
 from ofl_iot.roles.commands import (
     Contributed,
     CoordinatorKey,
@@ -153,8 +154,9 @@ class CoordinatorCrypto:
         from ofl_iot.crypto.scores import ScorePlan
 
         scores = held.server_dec.scores(job, ScorePlan(self._rules.max_energy))
-        held.weights, held.verdict, refused = judge(scores, held.contributions, job.evidence, self._rules.s_factor)
+        weights, held.verdict, refused = judge(scores, held.contributions, job.evidence, self._rules.s_factor)
         held.refused |= refused
+        held.weights = without_dominant(weights)
 
     def _take_up(self, scored: _RoundInHand) -> None:
         with self._changing:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -53,6 +55,20 @@ def cluster_weights(
     if total <= 0.0:
         raise RoundError("every cluster has weight 0: keep the present model and open the next round")
     return raw / total
+
+
+def without_dominant(weights: Mapping[str, float]) -> dict[str, float]:
+    """The weights with the same sum and none above half of it: a sum that one update dominates *is* that update.
+
+    The largest becomes as large as all others together; a weight that is alone stays as it is.
+    """
+    total = sum(weights.values())
+    largest = max(weights, key=lambda name: weights[name])
+    others = total - weights[largest]
+    if weights[largest] <= others or others <= 0.0:
+        return dict(weights)
+    bounded = {**weights, largest: others}
+    return {name: weight * total / (2.0 * others) for name, weight in bounded.items()}
 
 
 def _amounts(values: npt.ArrayLike, what: str) -> FloatArray:

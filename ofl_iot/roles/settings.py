@@ -10,11 +10,13 @@ import msgspec
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.values import Precision
+from ofl_iot.robust.claims import FLEET_RATIO
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+AtLeastOnce = Annotated[float, msgspec.Meta(ge=1, le=1e9)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
@@ -148,5 +150,7 @@ class FleetRules(msgspec.Struct, frozen=True):
     """How long a leader may be offline before a deputy takes its place."""
     turnover: NotNegative = 0.3
     """Share of the fleet, joined or gone since the last clustering, beyond which it is clustered anew; 0 = never."""
+    max_samples_ratio: AtLeastOnce = FLEET_RATIO
+    """A device counts with at most so many times the median of all sample counts: nobody can check its claim."""
     away_s: Positive = 3600.0
     """Who is away for longer loses its place at the next clustering, and gets one at once when it returns."""

@@ -102,7 +102,7 @@ class CoordinatorMachine:
         self._fleet = rules.fleet
         self._server = rules.protection.server
         self._claim = fence or CoordinatorClaim(b"", take_over=False)
-        self.roster = Roster(rules.planning, rules.training)
+        self.roster = Roster(rules.planning, rules.training, rules.fleet.max_samples_ratio)
         self._card = profile.card
         self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term, self._books)
         self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)

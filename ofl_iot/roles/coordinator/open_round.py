@@ -97,10 +97,20 @@ class OpenRound:
         """Whether enough leaders have contributed to close without the others."""
         return len(self._contributions) >= max(1, math.ceil(quorum * len(self.opened.seats)))
 
-    def contributed(self, members: Mapping[str, int]) -> tuple[Contributed, ...]:
-        """All that came, as the aggregation takes it; `members` has the size of each leader's cluster."""
+    def contributed(self, members: Mapping[str, int], samples: Mapping[str, int]) -> tuple[Contributed, ...]:
+        """All that came, as the aggregation takes it.
+
+        `members` has the size of each leader's cluster, `samples` what it may count with at most.
+        """
         return tuple(
-            Contributed(leader, each.payload, each.sample_count, each.updates, members.get(leader, 1), each.effort)
+            Contributed(
+                leader,
+                each.payload,
+                min(each.sample_count, samples.get(leader, 0)),
+                each.updates,
+                members.get(leader, 1),
+                each.effort,
+            )
             for leader, each in sorted(self._contributions.items())
         )
 

@@ -25,6 +25,7 @@ from ofl_iot.ids import DeviceId, Term
 from ofl_iot.protocol.messages import Assignment, KeyMember, Member, Observation, Seat, Settlement, Status
 from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
+from ofl_iot.robust.claims import FLEET_RATIO, believable
 from ofl_iot.roles.coordinator.device_books import LIVES, SETTLED, DeviceBooks, restored, stored_books
 from ofl_iot.roles.leader.observation import ContactWindow
 from ofl_iot.roles.settings import TrainingRules
@@ -87,8 +88,11 @@ class Seats(msgspec.Struct, frozen=True, array_like=True):
 class Roster:
     """Devices, clusters and their terms; every change comes with the operations that make it durable."""
 
-    def __init__(self, settings: FleetSettings, training: TrainingRules) -> None:
+    def __init__(
+        self, settings: FleetSettings, training: TrainingRules, max_samples_ratio: float = FLEET_RATIO
+    ) -> None:
         self._settings = settings
+        self._max_samples_ratio = max_samples_ratio
         self._training = training
         self.incarnation = b""
         """Of the coordinator; every assignment names it."""
@@ -390,14 +394,28 @@ class Roster:
     def _stored_seats(self) -> StoreOp:
         return Put(STATE, "seats", msgspec.msgpack.encode(self._seats))
 
+    def _samples(self) -> dict[DeviceId, int]:
+        """The believable sample counts of all that are assigned."""
+        claims = {device: self.devices[device].status.sample_count for device in self._clusters}
+        return believable(claims, self._max_samples_ratio)
+
+    def samples_of(self, leaders: Iterable[str]) -> dict[str, int]:
+        """What the clusters of these leaders count with: no more than their members' believable counts."""
+        samples = self._samples()
+        clusters = {leader: self._clusters.get(DeviceId(leader)) for leader in leaders}
+        return {
+            leader: sum(samples[device] for device in cluster.members)
+            for leader, cluster in clusters.items()
+            if cluster
+        }
+
     def _members(self, cluster: ClusterPlan) -> Iterator[Member]:
+        samples = self._samples()
         for device in cluster.members:
             record = self.devices[device]
             books = record.books
             status = record.status
-            yield Member(
-                device, books.settled, status.sample_count, books.store, books.account, next_seq=status.next_seq
-            )
+            yield Member(device, books.settled, samples[device], books.store, books.account, next_seq=status.next_seq)
 
     def _heirs(self, leader: DeviceId) -> list[DeviceId]:
         """The other members online, in order of succession."""

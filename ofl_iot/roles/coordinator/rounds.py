@@ -289,7 +289,7 @@ class Rounds:
 
     def _aggregate(self, current: OpenRound, now: float) -> Iterator[Command]:
         members = {seat.leader: len(self._roster.books_of(DeviceId(seat.leader))) for seat in current.opened.seats}
-        contributions = current.contributed(members)
+        contributions = current.contributed(members, self._roster.samples_of(members))
         speaking = [each for each in contributions if each.updates]
         if not speaking:
             yield from self._rest("no leader has merged anything")

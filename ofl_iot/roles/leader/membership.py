@@ -8,6 +8,7 @@ from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import Member
 from ofl_iot.protocol.seqset import MAX_RUNS, MAX_STEP, SeqSet
+from ofl_iot.robust.claims import CLUSTER_RATIO, believable
 
 
 class Membership:
@@ -15,14 +16,14 @@ class Membership:
 
     def __init__(self) -> None:
         self.samples: dict[str, int] = {}
-        """Sample counts by device."""
+        """Sample counts by device, as far as they are believable."""
         self._next_seq: dict[str, int] = {}
         """Numbers that devices announced for their next chunks."""
 
     def take(self, members: Iterable[Member]) -> None:
         """These are the members from now on."""
         each = tuple(members)
-        self.samples = {member.device: member.sample_count for member in each}
+        self.samples = believable({member.device: member.sample_count for member in each}, CLUSTER_RATIO)
         self._next_seq = {member.device: member.next_seq for member in each}
 
     def __contains__(self, device: str) -> bool:

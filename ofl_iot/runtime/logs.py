@@ -43,7 +43,7 @@ def plain(value: object) -> object:
         return float(value)
     if isinstance(value, Mapping):
         return {escape(str(key)): plain(each) for key, each in value.items()}
-    if isinstance(value, tuple | list | set | frozenset):
+    if isinstance(value, list | set | frozenset) or type(value) is tuple:  # an address, say, has a text of its own
         return [plain(each) for each in value]
     return escape(str(value))
 
@@ -83,7 +83,9 @@ def line_of(record: logging.LogRecord) -> Line:
     if isinstance(args, tuple) and keys and len(keys) == len(args) == len(_CONVERSION.findall(form)):
         phrase = form[: _KEYED.search(form).start()]  # type: ignore[union-attr]
         conversions = _CONVERSION.findall(form)
-        values = [arg if each in ("%s", "%d") else each % arg for each, arg in zip(conversions, args, strict=True)]
+        values = [
+            arg if each in ("%s", "%r", "%d") else each % arg for each, arg in zip(conversions, args, strict=True)
+        ]
         return Line(phrase, dict(zip(keys, values, strict=True)))
     return Line(record.getMessage(), {})
 

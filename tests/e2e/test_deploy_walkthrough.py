@@ -65,7 +65,7 @@ def run(script: str, folder: Path) -> str:
 
 def test_the_walkthrough_ends_with_the_accuracy_and_nothing_secret_in_the_logs(tmp_path: Path) -> None:
     said = run("\n".join(blocks()), tmp_path)
-    result = re.search(rf"rounds={ROUNDS} accuracy=(0\.\d+) doubled_chunks=0", said)
+    result = re.search(rf"rounds={ROUNDS} accuracy=(0\.\d+) .*doubled_chunks=0", said)
     assert result, said
     assert float(result[1]) > 0.5
     assert re.search(r"truck-4 +revoked: stolen", said)

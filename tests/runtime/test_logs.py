@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from ofl_iot.roles import reports
 from ofl_iot.roles.reports import Clustered, MessageDropped, Report, RoundClosed, TrainingDiverged
-from ofl_iot.runtime.logs import MAX_TEXT, JsonFormatter, TextFormatter, escape, log_report, set_format
+from ofl_iot.runtime.logs import MAX_TEXT, JsonFormatter, TextFormatter, escape, line_of, log_report, set_format
+from ofl_iot.transport.settings import Address
 
 EVIL = 'x" party=coordinator\nERROR forged: all is lost\x1b[2J\u202e'
 
@@ -161,3 +162,10 @@ def test_reports_are_values() -> None:
     assert report == Clustered(1, 2, ("a", "b"), 0.0)
     with pytest.raises(AttributeError):
         report.term = 2  # type: ignore[misc]
+
+
+def test_a_value_with_a_text_of_its_own_is_shown_by_it() -> None:
+    record = logging.LogRecord(
+        "l", logging.INFO, "f", 1, "no link broker=%s reason=%r", (Address("b", 1), "shut"), None
+    )
+    assert str(line_of(record)) == "no link broker=b:1 reason=shut"

@@ -104,9 +104,8 @@ class Fleet:
     def send_chunk(self, name: DeviceId, number: int) -> bool:
         """One chunk to a device's leader."""
         leader = self.leaders[number % len(self.leaders)]
-        return self.devices[name].publish(
-            self.topics.build(Topic(Kind.UPDATE, name, leader)), bytes(CHUNK_BYTES), qos=1
-        )
+        payload = number.to_bytes(8, "big").ljust(CHUNK_BYTES, b"\0")  # a repetition would not be sent twice
+        return self.devices[name].publish(self.topics.build(Topic(Kind.UPDATE, name, leader)), payload, qos=1)
 
 
 async def _measure(size: int, scale: float, candidate: Candidate) -> Figures:

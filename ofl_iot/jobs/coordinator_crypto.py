@@ -5,9 +5,9 @@ Importing the kernels costs a second and tens of megabytes, so everything here l
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,10 +50,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class _RoundInHand:
-    """What the coordinator keeps of an encrypted round between its jobs."""
+    """What one job of an encrypted round leaves for the next; the machine passes it on unread."""
 
-    number: tuple[int, int]
-    """Round and attempt."""
     public: PublicKey
     models: dict[DeviceId, EncryptedModel]
     contributions: Mapping[str, Contributed]
@@ -64,18 +62,12 @@ class _RoundInHand:
 
 
 class CoordinatorCrypto:
-    """The coordinator's jobs: it computes on what it cannot read.
-
-    It has one round in hand, the newest that was scored. A job of an abandoned round may still be running in its
-    thread, and whenever it ends it changes nothing of a newer one.
-    """
+    """The coordinator's jobs, functions of their arguments: it computes on what it cannot read."""
 
     def __init__(self, federation: FederationId, rules: ProtectionRules, entropy: Entropy) -> None:
         self._federation = federation
         self._rules = rules
         self._entropy = entropy
-        self._round: _RoundInHand | None = None
-        self._changing = threading.Lock()
         self.lean = LeanCoordinator(federation, rules, entropy)
 
     def make_keys(self, job: MakeKeys) -> KeysMade:
@@ -115,14 +107,15 @@ class CoordinatorCrypto:
         server_dec = EntrustedServerDec() if self._rules.server == DECRYPTOR else OwnServerDec(self._entropy)
         request = server_dec.ask_scores(public, scores, job.active)
         by_leader = {each.leader: each for each in job.contributions}
-        self._take_up(_RoundInHand(_number(job), public, models, by_leader, refused, server_dec))
-        return DecryptionRequested(job.round_no, SCORES, request, tuple(models))
+        held = _RoundInHand(public, models, by_leader, refused, server_dec)
+        return DecryptionRequested(job.round_no, SCORES, request, tuple(models), held)
 
     def weigh(self, job: WeighRound) -> DecryptionRequested:
         """Judge the scores once, then make the weighted sum ready for this active set."""
         from ofl_iot.crypto.encryption import weighted_sum
 
-        held = self._in_hand(job)
+        before = _in_hand(job)
+        held = replace(before, refused=dict(before.refused), server_dec=copy(before.server_dec))
         if job.shares or job.values:
             self._judge(held, job)
         leaders = [leader for leader, weight in held.weights.items() if weight > 0]
@@ -131,15 +124,14 @@ class CoordinatorCrypto:
         ids = [DeviceId(leader) for leader in leaders]
         total = weighted_sum([held.models[leader] for leader in ids], [held.weights[leader] for leader in ids])
         request = held.server_dec.ask_model(held.public, total, job.active, ids)
-        return DecryptionRequested(job.round_no, MODEL, request, tuple(leaders))
+        return DecryptionRequested(job.round_no, MODEL, request, tuple(leaders), held)
 
     def finish(self, job: FinishRound) -> RoundAggregated:
         """FinDec: the weighted sum in the clear."""
-        held = self._in_hand(job)
+        held = _in_hand(job)
         if held.verdict is None:
             raise RoundError("the model was not asked for")
         update = held.server_dec.model(job)
-        self._put_down(held)
         return RoundAggregated(
             job.round_no,
             update,
@@ -158,25 +150,11 @@ class CoordinatorCrypto:
         held.refused |= refused
         held.weights = without_dominant(weights)
 
-    def _take_up(self, scored: _RoundInHand) -> None:
-        with self._changing:
-            if self._round is None or scored.number >= self._round.number:
-                self._round = scored
 
-    def _in_hand(self, job: WeighRound | FinishRound) -> _RoundInHand:
-        held = self._round
-        if held is None or held.number != _number(job):
-            raise RoundError(f"round {job.round_no} is not in hand")
-        return held
-
-    def _put_down(self, finished: _RoundInHand) -> None:
-        with self._changing:
-            if self._round is finished:
-                self._round = None
-
-
-def _number(job: ScoreRound | WeighRound | FinishRound) -> tuple[int, int]:
-    return job.round_no, job.attempt
+def _in_hand(job: WeighRound | FinishRound) -> _RoundInHand:
+    if not isinstance(job.held, _RoundInHand):
+        raise RoundError(f"round {job.round_no} was not scored")
+    return job.held
 
 
 def _usable(context: KeyContext, job: ScoreRound) -> tuple[dict[DeviceId, EncryptedModel], dict[str, str]]:

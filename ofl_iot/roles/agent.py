@@ -11,34 +11,19 @@ from ofl_iot.protocol.codec import decode
 from ofl_iot.protocol.messages import Assignment, PartReceipt
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.base import Machine
-from ofl_iot.roles.commands import (
-    AnswerDecryption,
-    AnswerLean,
-    BeginKeys,
-    Command,
-    FinishKeys,
-    LookAtData,
-    MakeSealingKey,
-    OpenLedger,
-    PrepareRelease,
-    ProtectContribution,
-    Publish,
-    TrainLocally,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Publish, Role, SetTimer, every_job
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.events import (
     Arrived,
-    ContributionProtected,
-    DecryptionAnswered,
     Event,
     JobFailed,
-    KeysBegun,
-    KeysFinished,
     LeanAnswered,
     LinkDown,
     LinkUp,
+    Measured,
     SealingKeyMade,
     Started,
+    Stopping,
     TimerFired,
 )
 from ofl_iot.roles.keys.holder import KeyHolder
@@ -47,18 +32,7 @@ from ofl_iot.roles.leader.machine import LeaderMachine
 
 _FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.ROUND_OPEN, Kind.MANIFEST, Kind.GLOBAL_PART}
 _FOR_KEEPER = {Kind.KEYS, Kind.DECRYPT, Kind.SERVERDEC}
-_OWNER_OF_JOB = {
-    OpenLedger.__name__: "device",
-    LookAtData.__name__: "device",
-    TrainLocally.__name__: "device",
-    PrepareRelease.__name__: "device",
-    ProtectContribution.__name__: "leader",
-    MakeSealingKey.__name__: "keeper",
-    BeginKeys.__name__: "keeper",
-    FinishKeys.__name__: "keeper",
-    AnswerDecryption.__name__: "keeper",
-    AnswerLean.__name__: "keeper",
-}
+_OWNER_OF_RESULT = {job.result: job.owner for job in every_job()}
 
 
 class AgentMachine:
@@ -69,6 +43,8 @@ class AgentMachine:
         self.leader = leader
         self.keeper = keeper
         keeper.bodies = leader
+        self._machines: dict[Role, Machine] = {Role.DEVICE: device, Role.LEADER: leader, Role.KEYS: keeper}
+        self._timer_owners: dict[str, Machine] = {}
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Give the event to the roles it concerns; carry messages between them."""
@@ -77,6 +53,7 @@ class AgentMachine:
         while waiting:
             machine, each = waiting.popleft()
             for command in machine.handle(each, now):
+                self._note_timer(machine, command)
                 local = self._across(command)
                 if local is None:
                     commands.append(command)
@@ -85,6 +62,13 @@ class AgentMachine:
         if isinstance(event, Started):
             self.device.sealing_key, self.device.certificate = self.keeper.sealing_public, self.keeper.certificate
         return commands
+
+    def _note_timer(self, machine: Machine, command: Command) -> None:
+        """Remember who set a timer: it is told when the timer fires."""
+        if isinstance(command, SetTimer):
+            self._timer_owners[command.name] = machine
+        elif isinstance(command, CancelTimer):
+            self._timer_owners.pop(command.name, None)
 
     def _across(self, command: Command) -> Arrived | None:
         """The arrival of a message from this device to itself."""
@@ -106,14 +90,11 @@ class AgentMachine:
 
     def _owner_of(self, event: Event) -> Machine:
         """The one role that a timer or the result of a job belongs to."""
-        owners: dict[str, Machine] = {"device": self.device, "leader": self.leader, "keeper": self.keeper}
         if isinstance(event, TimerFired):
-            return owners[event.name.partition(".")[0]]
-        if isinstance(event, JobFailed):
-            return owners[_OWNER_OF_JOB[event.job]]
-        if isinstance(event, KeysBegun | KeysFinished | DecryptionAnswered):
-            return self.keeper
-        return self.leader if isinstance(event, ContributionProtected) else self.device
+            return self._timer_owners[event.name]
+        if isinstance(event, Measured | Stopping):
+            return self.device
+        return self._machines[event.job.owner if isinstance(event, JobFailed) else _OWNER_OF_RESULT[type(event)]]
 
     def _reached_by(self, event: Arrived) -> list[Machine]:
         message, kind = event.message, event.topic.kind

@@ -7,8 +7,10 @@ is stored: to a machine, a full disk looks like a crash.
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
@@ -16,7 +18,29 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import KeyOpen, Message, ServerDecAsk
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.events import JobFailed, LeanWeights, OpenBody, Vector
+from ofl_iot.roles.events import (
+    ContributionProtected,
+    DataLooked,
+    DecryptionAnswered,
+    DecryptionRequested,
+    Evaluated,
+    FinalDecrypted,
+    JobFailed,
+    KeysBegun,
+    KeysFinished,
+    KeysMade,
+    LeanAnswered,
+    LeanAsked,
+    LeanWeights,
+    LedgerOpened,
+    OpenBody,
+    ReleasePrepared,
+    RoundAggregated,
+    SealingKeyMade,
+    ServerDecrypted,
+    Trained,
+    Vector,
+)
 from ofl_iot.roles.reports import Report
 from ofl_iot.roles.storage import StoreOp
 
@@ -83,27 +107,111 @@ class CancelTimer:
 
 @dataclass(frozen=True)
 class Measure:
-    """Read the device's resources; answers with Measured."""
+    """Read the device's resources."""
+
+
+class Role(enum.Enum):
+    """Who asks for a job and gets its result."""
+
+    DEVICE = "device"
+    LEADER = "leader"
+    KEYS = "keys"
+    COORDINATOR = "coordinator"
+    DECRYPTOR = "decryptor"
 
 
 @dataclass(frozen=True)
-class OpenLedger:
-    """Read the privacy ledger, or begin one, and work out what it allows; answers with LedgerOpened."""
+class JobNumber:
+    """Which round, or which term and attempt of a key generation, a job is for; 0 where it has none."""
 
+    round_no: int = 0
+    term: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to compute outside a machine, a function of its fields: who asks, what it answers with, its number."""
+
+    owner: ClassVar[Role]
+    result: ClassVar[type]
+
+    @property
+    def number(self) -> JobNumber:
+        """Return what the job is for."""
+        return JobNumber()
+
+
+@dataclass(frozen=True)
+class RoundJob(Job):
+    """A job of a round."""
+
+    round_no: int
+
+    @property
+    def number(self) -> JobNumber:
+        """Return its round."""
+        return JobNumber(round_no=self.round_no)
+
+
+@dataclass(frozen=True)
+class KeyJob(Job):
+    """A job of a key generation."""
+
+    opened: KeyOpen
+
+    @property
+    def number(self) -> JobNumber:
+        """Return its term and attempt."""
+        return JobNumber(term=self.opened.term, attempt=self.opened.attempt)
+
+
+@dataclass(frozen=True)
+class DecryptorJob(Job):
+    """A job of the decryptor."""
+
+    owner: ClassVar[Role] = Role.DECRYPTOR
+    ask: ServerDecAsk = field(repr=False)
+
+    @property
+    def number(self) -> JobNumber:
+        """Return its round."""
+        return JobNumber(round_no=self.ask.round_no)
+
+
+def every_job(base: type[Job] = Job) -> Iterator[type[Job]]:
+    """Yield every kind of job that can be run."""
+    for kind in base.__subclasses__():
+        if hasattr(kind, "result"):
+            yield kind
+        yield from every_job(kind)
+
+
+@dataclass(frozen=True)
+class OpenLedger(Job):
+    """Read the privacy ledger, or begin one, and work out what it allows."""
+
+    owner: ClassVar[Role] = Role.DEVICE
+    result: ClassVar[type] = LedgerOpened
     stored: bytes | None
     records: int = 0
     """That the device trains on, for the sampling rate; 0 = as many as its workload has."""
 
 
 @dataclass(frozen=True)
-class LookAtData:
-    """Freeze the records of the next training; answers with DataLooked."""
+class LookAtData(Job):
+    """Freeze the records of the next training."""
+
+    owner: ClassVar[Role] = Role.DEVICE
+    result: ClassVar[type] = DataLooked
 
 
 @dataclass(frozen=True)
-class TrainLocally:
-    """Train for `steps` from `params`; answers with Trained."""
+class TrainLocally(Job):
+    """Train for `steps` from `params`."""
 
+    owner: ClassVar[Role] = Role.DEVICE
+    result: ClassVar[type] = Trained
     params: Vector
     steps: int
     noise_multiplier: float = 0.0
@@ -111,9 +219,11 @@ class TrainLocally:
 
 
 @dataclass(frozen=True)
-class PrepareRelease:
-    """Select, perturb and cut; answers with ReleasePrepared."""
+class PrepareRelease(Job):
+    """Select, perturb and cut."""
 
+    owner: ClassVar[Role] = Role.DEVICE
+    result: ClassVar[type] = ReleasePrepared
     head: ChunkHead
     update: Vector
     """Work that has not left the device: local model minus base."""
@@ -125,8 +235,11 @@ class PrepareRelease:
 
 
 @dataclass(frozen=True)
-class MakeSealingKey:
-    """Draw the device's X25519 key; answers with SealingKeyMade."""
+class MakeSealingKey(Job):
+    """Draw the device's X25519 key."""
+
+    owner: ClassVar[Role] = Role.KEYS
+    result: ClassVar[type] = SealingKeyMade
 
 
 class KeyMaterial(msgspec.Struct, frozen=True, array_like=True):
@@ -150,19 +263,21 @@ class CoordinatorKey(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True)
-class BeginKeys:
-    """A leader draws its secrets for a joint key; answers with KeysBegun."""
+class BeginKeys(KeyJob):
+    """A leader draws its secrets for a joint key."""
 
-    opened: KeyOpen
+    owner: ClassVar[Role] = Role.KEYS
+    result: ClassVar[type] = KeysBegun
     me: DeviceId
     sealing_private: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
-class FinishKeys:
-    """A leader sums what the others sent into its key share; answers with KeysFinished."""
+class FinishKeys(KeyJob):
+    """A leader sums what the others sent into its key share."""
 
-    opened: KeyOpen
+    owner: ClassVar[Role] = Role.KEYS
+    result: ClassVar[type] = KeysFinished
     me: DeviceId
     sealing_private: bytes = field(repr=False)
     secret: bytes = field(repr=False)
@@ -171,18 +286,21 @@ class FinishKeys:
 
 
 @dataclass(frozen=True)
-class MakeKeys:
-    """The coordinator sums the public parts of a joint key; answers with KeysMade."""
+class MakeKeys(KeyJob):
+    """The coordinator sums the public parts of a joint key."""
 
-    opened: KeyOpen
+    owner: ClassVar[Role] = Role.COORDINATOR
+    result: ClassVar[type] = KeysMade
     round1_shares: dict[str, bytes] = field(repr=False)
     round2_shares: dict[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True)
-class AnswerDecryption:
-    """A leader's part of a threshold decryption; answers with DecryptionAnswered. Never run twice for a request."""
+class AnswerDecryption(Job):
+    """A leader's part of a threshold decryption. Never run twice for a request."""
 
+    owner: ClassVar[Role] = Role.KEYS
+    result: ClassVar[type] = DecryptionAnswered
     key: KeyMaterial = field(repr=False)
     me: DeviceId
     round_no: int
@@ -191,11 +309,18 @@ class AnswerDecryption:
     size: int = 0
     """Parameters of the model that may be decrypted."""
 
+    @property
+    def number(self) -> JobNumber:
+        """Return its round."""
+        return JobNumber(round_no=self.round_no)
+
 
 @dataclass(frozen=True)
-class AnswerLean:
-    """A leader's answer in a lean round; answers with LeanAnswered. Never run twice for a request."""
+class AnswerLean(Job):
+    """A leader's answer in a lean round. Never run twice for a request."""
 
+    owner: ClassVar[Role] = Role.KEYS
+    result: ClassVar[type] = LeanAnswered
     key: KeyMaterial = field(repr=False)
     me: DeviceId
     round_no: int
@@ -205,6 +330,11 @@ class AnswerLean:
     sealing_private: bytes = field(repr=False)
     sketch: bytes = field(default=b"", repr=False)
     """This leader's own sketch, once it has made one."""
+
+    @property
+    def number(self) -> JobNumber:
+        """Return its round."""
+        return JobNumber(round_no=self.round_no)
 
 
 @dataclass(frozen=True)
@@ -220,10 +350,11 @@ class LeanGround:
 
 
 @dataclass(frozen=True)
-class ProtectContribution:
-    """Bring a leader's update into the form the coordinator may have; answers with ContributionProtected."""
+class ProtectContribution(RoundJob):
+    """Bring a leader's update into the form the coordinator may have."""
 
-    round_no: int
+    owner: ClassVar[Role] = Role.LEADER
+    result: ClassVar[type] = ContributionProtected
     update: Vector
     me: DeviceId
     key: KeyMaterial | None = field(default=None, repr=False)
@@ -248,20 +379,22 @@ class Contributed:
 
 
 @dataclass(frozen=True)
-class AggregateRound:
-    """Weigh and sum contributions in the clear; answers with RoundAggregated."""
+class AggregateRound(RoundJob):
+    """Weigh and sum contributions in the clear."""
 
-    round_no: int
+    owner: ClassVar[Role] = Role.COORDINATOR
+    result: ClassVar[type] = RoundAggregated
     contributions: tuple[Contributed, ...]
     evidence: dict[str, float] = field(default_factory=dict)
     """The leaders' suspicion accounts."""
 
 
 @dataclass(frozen=True)
-class ScoreRound:
-    """Compute the scores of encrypted contributions; answers with DecryptionRequested."""
+class ScoreRound(RoundJob):
+    """Compute the scores of encrypted contributions."""
 
-    round_no: int
+    owner: ClassVar[Role] = Role.COORDINATOR
+    result: ClassVar[type] = DecryptionRequested
     key: CoordinatorKey = field(repr=False)
     contributions: tuple[Contributed, ...]
     active: tuple[str, ...]
@@ -272,30 +405,36 @@ class ScoreRound:
 
 
 @dataclass(frozen=True)
-class WeighRound:
-    """Judge the decrypted scores, sum the encrypted contributions; answers with DecryptionRequested.
+class WeighRound(RoundJob):
+    """Judge the decrypted scores, sum the encrypted contributions.
 
     Without shares the round is weighed as before and its sum is encrypted afresh for another active set.
     """
 
-    round_no: int
+    owner: ClassVar[Role] = Role.COORDINATOR
+    result: ClassVar[type] = DecryptionRequested
     shares: dict[str, bytes] = field(repr=False)
     active: tuple[str, ...]
     evidence: dict[str, float]
     values: bytes = field(default=b"", repr=False)
     """In place of shares: what the decryptor got out of them, and `active` who decrypted."""
     attempt: int = 0
+    held: object = field(default=None, repr=False, compare=False)
+    """What the job before left for this one (`DecryptionRequested.held`)."""
 
 
 @dataclass(frozen=True)
-class FinishRound:
-    """Decrypt the weighted sum from the shares; answers with RoundAggregated."""
+class FinishRound(RoundJob):
+    """Decrypt the weighted sum from the shares."""
 
-    round_no: int
+    owner: ClassVar[Role] = Role.COORDINATOR
+    result: ClassVar[type] = RoundAggregated
     shares: dict[str, bytes] = field(repr=False)
     values: bytes = field(default=b"", repr=False)
     """In place of shares: the sum that the decryptor got out of them."""
     attempt: int = 0
+    held: object = field(default=None, repr=False, compare=False)
+    """What the job before left for this one."""
 
 
 @dataclass(frozen=True)
@@ -312,17 +451,30 @@ class LeanRound:
 
 
 @dataclass(frozen=True)
-class PrepareLean:
-    """Check the uploads of a lean round; answers with LeanAsked for sketches."""
+class LeanJob(Job):
+    """A job of a lean round."""
 
+    owner: ClassVar[Role] = Role.COORDINATOR
     lean: LeanRound
+
+    @property
+    def number(self) -> JobNumber:
+        """Return its round."""
+        return JobNumber(round_no=self.lean.round_no)
 
 
 @dataclass(frozen=True)
-class ScoreLean:
-    """Compute scores of the sketches; answers with LeanAsked for their decryption."""
+class PrepareLean(LeanJob):
+    """Check the uploads of a lean round: it asks leaders for sketches."""
 
-    lean: LeanRound
+    result: ClassVar[type] = LeanAsked
+
+
+@dataclass(frozen=True)
+class ScoreLean(LeanJob):
+    """Compute scores of the sketches: it asks leaders for their decryption."""
+
+    result: ClassVar[type] = LeanAsked
     accepted: tuple[str, ...]
     sketches: dict[str, bytes] = field(repr=False)
     active: tuple[str, ...]
@@ -330,102 +482,65 @@ class ScoreLean:
 
 
 @dataclass(frozen=True)
-class WeighLean:
-    """Judge the decrypted scores and choose integer weights; answers with LeanAsked for signatures."""
+class WeighLean(LeanJob):
+    """Judge the decrypted scores and choose integer weights: it asks leaders for signatures."""
 
-    lean: LeanRound
+    result: ClassVar[type] = LeanAsked
     accepted: tuple[str, ...]
     held: bytes = field(repr=False)
     shares: dict[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True)
-class OpenLean:
-    """Check the contributors' signatures; answers with LeanAsked for shares of the sum's key."""
+class OpenLean(LeanJob):
+    """Check the contributors' signatures: it asks leaders for shares of the sum's key."""
 
-    lean: LeanRound
+    result: ClassVar[type] = LeanAsked
     accepted: tuple[str, ...]
     weighed: LeanWeights
     signatures: dict[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True)
-class FinishLean:
-    """Open the weighted sum with the leaders' answers; answers with RoundAggregated."""
+class FinishLean(LeanJob):
+    """Open the weighted sum with the leaders' answers."""
 
-    lean: LeanRound
+    result: ClassVar[type] = RoundAggregated
     weighed: LeanWeights
     answers: dict[str, bytes] = field(repr=False)
 
 
-LeanJob: TypeAlias = PrepareLean | ScoreLean | WeighLean | OpenLean | FinishLean
-
-
 @dataclass(frozen=True)
-class ServerDecrypt:
-    """The decryptor makes a ciphertext fresh for an active set; answers with ServerDecrypted."""
+class ServerDecrypt(DecryptorJob):
+    """The decryptor makes a ciphertext fresh for an active set."""
 
-    ask: ServerDecAsk = field(repr=False)
+    result: ClassVar[type] = ServerDecrypted
     active: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class FinalDecrypt:
-    """The decryptor puts the shares of an active set together; answers with FinalDecrypted."""
+class FinalDecrypt(DecryptorJob):
+    """The decryptor puts the shares of an active set together."""
 
-    ask: ServerDecAsk = field(repr=False)
+    result: ClassVar[type] = FinalDecrypted
     held: bytes = field(repr=False)
     shares: dict[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True)
-class EvaluateModel:
-    """Evaluate a global model on held-out data; answers with Evaluated."""
+class EvaluateModel(RoundJob):
+    """Evaluate a global model on held-out data."""
 
-    round_no: int
+    owner: ClassVar[Role] = Role.COORDINATOR
+    result: ClassVar[type] = Evaluated
     params: Vector
 
 
-Job: TypeAlias = (
-    OpenLedger
-    | LookAtData
-    | TrainLocally
-    | PrepareRelease
-    | MakeSealingKey
-    | BeginKeys
-    | FinishKeys
-    | ProtectContribution
-    | AnswerDecryption
-    | AnswerLean
-    | PrepareLean
-    | ScoreLean
-    | WeighLean
-    | OpenLean
-    | FinishLean
-    | MakeKeys
-    | AggregateRound
-    | ScoreRound
-    | WeighRound
-    | FinishRound
-    | ServerDecrypt
-    | FinalDecrypt
-    | EvaluateModel
-)
-
-
 def failure_of(job: Job, error: Exception, culprits: tuple[str, ...] = (), suspects: tuple[str, ...] = ()) -> JobFailed:
-    """The event that a job which raised comes back as."""
-    round_no = term = attempt = 0
-    if isinstance(job, ServerDecrypt | FinalDecrypt):
-        round_no = job.ask.round_no
-    elif isinstance(job, PrepareLean | ScoreLean | WeighLean | OpenLean | FinishLean):
-        round_no = job.lean.round_no
-    elif isinstance(job, BeginKeys | FinishKeys | MakeKeys):
-        term, attempt = job.opened.term, job.opened.attempt
-    elif not isinstance(job, OpenLedger | LookAtData | TrainLocally | PrepareRelease | MakeSealingKey):
-        round_no = job.round_no
+    """Return the event that a job which raised comes back as."""
+    number = job.number
     reason = f"{type(error).__name__}: {error}"
-    return JobFailed(type(job).__name__, reason, culprits, suspects, round_no, term, attempt)
+    return JobFailed(type(job), reason, culprits, suspects, number.round_no, number.term, number.attempt)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ofl_iot.protocol.topics import Topic
 from ofl_iot.roles.storage import Stored
 
 if TYPE_CHECKING:
-    from ofl_iot.roles.commands import CoordinatorKey, KeyMaterial
+    from ofl_iot.roles.commands import CoordinatorKey, Job, KeyMaterial
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
@@ -146,6 +146,8 @@ class DecryptionRequested:
     """For the decryptor: the ciphertext itself."""
     contributors: tuple[str, ...] = ()
     """Whose updates it holds."""
+    held: object = field(default=None, repr=False, compare=False)
+    """What the round's next job needs besides the answers: the machine passes it on unread."""
 
 
 @dataclass(frozen=True)
@@ -285,9 +287,9 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class JobFailed:
-    """A computation raised; `job` is the name of its class, the numbers say of which round or key generation it was."""
+    """A computation raised; `job` is its type, the numbers say of which round or key generation it was."""
 
-    job: str
+    job: type[Job]
     reason: str
     culprits: tuple[str, ...] = ()
     """Leaders that are known to have sent what made it fail."""

@@ -34,7 +34,7 @@ class Echo:
     def run(self, job: Job) -> Event:
         if isinstance(job, ProtectContribution):
             return ContributionProtected(job.round_no, job.update.tobytes())
-        return JobFailed(type(job).__name__, "not asked for")
+        return JobFailed(type(job), "not asked for")
 
 
 def test_a_malicious_leader_poisons_what_it_contributes_and_nothing_else() -> None:
@@ -84,7 +84,7 @@ def test_on_ciphertext_the_verdicts_are_those_of_the_updates(shooting: Range) ->
 
 def test_a_shadow_without_a_round_compares_nothing() -> None:
     shadow = Shadow(4, "mean")
-    shadow.see(TrainLocally(np.zeros(4, np.float32), 1), JobFailed("TrainLocally", "x"))
+    shadow.see(TrainLocally(np.zeros(4, np.float32), 1), JobFailed(TrainLocally, "x"))
     assert shadow.rounds == 0
 
 

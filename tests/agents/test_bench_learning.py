@@ -155,7 +155,7 @@ class Trainer:
 
     def run(self, job: Job) -> Event:
         if self.fails or not isinstance(job, TrainLocally):
-            return JobFailed("job", "told to")
+            return JobFailed(type(job), "told to")
         self.starts.append(float(job.params[0]))
         return Trained(job.params, job.params + 1, 0.0, 1, 0.0)
 

@@ -180,4 +180,4 @@ def test_the_server_takes_each_cluster_in_when_it_comes_and_discounts_what_lags(
     machine.handle(Evaluated(2, 0.5, 1), 0)
     assert machine.idle
     assert not machine.handle(BaselineMessageArrived(ANNA, Reply(3, pack_dense(vector(8)))), 0)
-    assert machine.handle(JobFailed("EvaluateModel", "no"), 0)
+    assert machine.handle(JobFailed(EvaluateModel, "no"), 0)

@@ -172,7 +172,7 @@ def test_of_several_models_a_device_trains_the_one_with_the_least_loss() -> None
 
 
 def test_a_training_that_fails_is_told() -> None:
-    assert told(device().handle(JobFailed("TrainLocally", "diverged"), 0), JobFailure)
+    assert told(device().handle(JobFailed(TrainLocally, "diverged"), 0), JobFailure)
 
 
 # --- the server
@@ -237,4 +237,4 @@ def test_models_between_evaluations_are_not_judged() -> None:
 def test_shares_are_refused_where_nothing_is_secret() -> None:
     with pytest.raises(RefusedError, match="secret"):
         server().handle(BaselineMessageArrived(ANNA, Shares(1, {})), 0)
-    assert told(server().handle(JobFailed("EvaluateModel", "no"), 0), JobFailure)
+    assert told(server().handle(JobFailed(EvaluateModel, "no"), 0), JobFailure)

@@ -135,7 +135,7 @@ class Mute(CryptoToolbox):
     """A leader that contributes and cannot decrypt."""
 
     def run(self, job: Job) -> Event:
-        return JobFailed("AnswerDecryption", "no share") if isinstance(job, AnswerDecryption) else super().run(job)
+        return JobFailed(AnswerDecryption, "no share") if isinstance(job, AnswerDecryption) else super().run(job)
 
 
 @pytest.mark.parametrize("threshold", ["majority", "all"])

@@ -121,8 +121,8 @@ def test_each_event_reaches_the_role_it_concerns() -> None:
     confirmed = arrived(Kind.RECEIPT, COORDINATOR, PartReceipt(1, 1, "contribute", (0,)), A)
     assert agent.handle(confirmed, 61.0) == []
     assert agent.handle(TimerFired("leader.resend"), 120.0) == []
-    assert told(agent.handle(JobFailed("ProtectContribution", "boom"), 2.0)) == [ContributionFailed]
-    assert told(agent.handle(JobFailed("TrainLocally", "boom"), 2.0)) == [JobFailure]
+    assert told(agent.handle(JobFailed(ProtectContribution, "boom"), 2.0)) == [ContributionFailed]
+    assert told(agent.handle(JobFailed(TrainLocally, "boom"), 2.0)) == [JobFailure]
     assert kinds(agent.handle(Stopping(), 3.0)) == ["Publish STATUS", "Persist"]
     agent.handle(LinkDown(), 4.0)
     assert published(agent.handle(LinkUp(), 5.0), Kind.STATUS)

@@ -36,6 +36,7 @@ from ofl_iot.roles.commands import (
     Command,
     Contributed,
     EvaluateModel,
+    MakeKeys,
     Publish,
     Subscribe,
 )
@@ -458,7 +459,7 @@ def test_a_federation_without_an_end_waits_for_devices_with_a_budget() -> None:
 
 
 def test_an_aggregation_that_fails_or_explodes_abandons_the_round() -> None:
-    failed = JobFailed("AggregateRound", "boom", round_no=1)
+    failed = JobFailed(AggregateRound, "boom", round_no=1)
     for outcome in (failed, RoundAggregated(1, ZERO + np.float32(np.nan), {A: 1.0}, {})):
         office = one_cluster()
         (leader,) = office.leaders
@@ -472,7 +473,7 @@ def test_an_aggregation_that_fails_or_explodes_abandons_the_round() -> None:
 def test_an_evaluation_that_fails_is_only_told() -> None:
     office = one_cluster()
     office.open_round()
-    assert kinds(office.give(JobFailed("EvaluateModel", "boom"))) == ["JobFailure"]
+    assert kinds(office.give(JobFailed(EvaluateModel, "boom"))) == ["JobFailure"]
 
 
 def test_the_failure_of_a_round_that_has_passed_does_not_end_the_present_one() -> None:
@@ -483,22 +484,22 @@ def test_the_failure_of_a_round_that_has_passed_does_not_end_the_present_one() -
     office.give(TimerFired("coordinator.deadline"))
     assert office.open_round().round_no == 2
     office.contribute(leader, {A: (1,)})
-    assert told(office.give(JobFailed("AggregateRound", "boom", round_no=1))) == [JobFailure]
+    assert told(office.give(JobFailed(AggregateRound, "boom", round_no=1))) == [JobFailure]
     assert RoundClosed in told(office.aggregated(leader))
 
 
 def test_a_failure_between_rounds_concerns_nobody() -> None:
-    assert told(one_cluster().give(JobFailed("AggregateRound", "boom", round_no=1))) == [JobFailure]
+    assert told(one_cluster().give(JobFailed(AggregateRound, "boom", round_no=1))) == [JobFailure]
 
 
 def test_a_key_of_an_earlier_attempt_that_fails_does_not_end_the_present_one() -> None:
     office = one_cluster()
     office.machine._rounds.key.maker._opened = KeyOpen(2, 3, (), 1, "main")
     for term, attempt in ((2, 2), (1, 3)):
-        failed = JobFailed("MakeKeys", "boom", term=term, attempt=attempt)
+        failed = JobFailed(MakeKeys, "boom", term=term, attempt=attempt)
         assert told(office.give(failed)) == [JobFailure]
         assert office.machine._rounds.making_key
-    assert KeyGenerationFailed in told(office.give(JobFailed("MakeKeys", "boom", term=2, attempt=3)))
+    assert KeyGenerationFailed in told(office.give(JobFailed(MakeKeys, "boom", term=2, attempt=3)))
     assert not office.machine._rounds.making_key
 
 

@@ -13,17 +13,16 @@ from ofl_iot.crypto.noise import error_bound
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.jobs.decrypt import OwnServerDec
 from ofl_iot.jobs.toolbox import run_job
 from ofl_iot.protocol.messages import Message, Part
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import AnswerDecryption, FinishRound, KeyMaterial, ScoreRound, WeighRound
 from ofl_iot.roles.decryption.requester import WRONG, Decryption
-from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, Event, JobFailed, RoundAggregated, Vector
+from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, Event, JobFailed, RoundAggregated
 from ofl_iot.roles.reports import WrongShare
 from ofl_iot.roles.settings import ProtectionRules
-from tests.roles.circle import RULES, Circle, lossy, mean_of, names, updates_of
+from tests.roles.circle import RULES, Circle, lossy, mean_of, names, tools_of, updates_of
 
 A, B, C, D = names(4)
 
@@ -297,67 +296,50 @@ def test_too_few_shares_do_not_decrypt() -> None:
     (score,) = [job for _, job in circle.done if isinstance(job, ScoreRound)]
     (finish,) = [job for _, job in circle.done if isinstance(job, FinishRound)]
     tools = circle.tools[COORDINATOR]
-    tools[ScoreRound](score)
+    fresh = tools[ScoreRound](score)
     with pytest.raises(Exception, match="replayed"):  # a fresh ciphertext: not even the old shares fit
-        tools[WeighRound](weigh)
+        tools[WeighRound](replace(weigh, held=fresh.held))
     with pytest.raises(Exception, match="the model was not asked for"):
-        tools[FinishRound](finish)
-    with pytest.raises(Exception, match="round 7 is not in hand"):
-        tools[FinishRound](replace(finish, round_no=7))
+        tools[FinishRound](replace(finish, held=fresh.held))
+    with pytest.raises(Exception, match="round 7 was not scored"):
+        tools[FinishRound](replace(finish, round_no=7, held=None))
 
 
-LATE = 4, 0
-"""Round and attempt of the jobs that end late."""
+@pytest.mark.parametrize("server", ["coordinator", "decryptor"])
+def test_the_jobs_of_a_round_are_functions_of_their_arguments(server: str) -> None:
+    """They can run again, in any order, and in another process that knows nothing of the round."""
+    rules = msgspec.structs.replace(RULES, server_dec=server)
+    circle, updates = circle_of(3, rules=rules), updates_of(names(3))
+    result = circle.decrypt(circle.contributions(updates))
+    check(result, updates, 3)
+    assert result is not None
+    (weigh,) = [job for _, job in circle.done if isinstance(job, WeighRound)]
+    (finish,) = [job for _, job in circle.done if isinstance(job, FinishRound)]
+    elsewhere = tools_of(99, rules)
+    for tools in (elsewhere, circle.tools[COORDINATOR]):
+        for _ in range(2):
+            again = run_job(tools, finish)
+            assert isinstance(again, RoundAggregated)
+            assert np.array_equal(again.update, result.update)
+            assert again.weights == result.weights
+            assert isinstance(run_job(tools, weigh), DecryptionRequested)
 
 
-def jobs_of(circle: Circle) -> tuple[ScoreRound, WeighRound, FinishRound]:
-    """The jobs of the late round, which went well."""
-    round_no, attempt = LATE
-    contributions = circle.contributions(updates_of(names(3), seed=1), round_no)
-    assert circle.decrypt(contributions, round_no, attempt=attempt) is not None
-    done = [job for _, job in circle.done if isinstance(job, ScoreRound | WeighRound | FinishRound)]
-    score, weigh, finish = done
-    assert isinstance(score, ScoreRound)
-    assert isinstance(weigh, WeighRound)
-    assert isinstance(finish, FinishRound)
-    return score, weigh, finish
-
-
-@pytest.mark.parametrize("newer", [(5, 0), (4, 1)], ids=["round", "attempt"])
-def test_the_scores_of_an_abandoned_round_that_come_late_change_nothing_of_the_next(newer: tuple[int, int]) -> None:
+def test_a_job_of_an_abandoned_round_that_ends_late_changes_nothing_of_the_next() -> None:
     circle, updates = circle_of(3), updates_of(names(3))
-    score, weigh, finish = jobs_of(circle)
+    assert circle.decrypt(circle.contributions(updates_of(names(3), seed=1), 4), 4) is not None
+    late = [job for _, job in circle.done if isinstance(job, ScoreRound | WeighRound | FinishRound)]
+    assert len(late) == 3
     tools = circle.tools[COORDINATOR]
 
     def behind_late_jobs(job: WeighRound | FinishRound) -> Event:
-        tools[ScoreRound](score)
-        for late in (weigh, finish):
-            assert isinstance(run_job(tools, late), JobFailed)
+        for each in late:
+            assert not isinstance(run_job(tools, each), JobFailed)
         return run_job(tools, job)
 
     circle.tools[COORDINATOR] = {**tools, WeighRound: behind_late_jobs, FinishRound: behind_late_jobs}
-    round_no, attempt = newer
-    check(circle.decrypt(circle.contributions(updates, round_no), round_no, attempt=attempt), updates, 3)
+    check(circle.decrypt(circle.contributions(updates, 5), 5), updates, 3)
     assert not circle.office.failures
-
-
-def test_a_round_that_is_finished_late_is_not_finished_in_place_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    circle, updates = circle_of(3), updates_of(names(3))
-    score, weigh, _ = jobs_of(circle)
-    tools = circle.tools[COORDINATOR]
-    decrypt = OwnServerDec.model
-
-    def slow(server_dec: OwnServerDec, job: FinishRound) -> Vector:
-        """While this round is decrypted the next one is scored."""
-        monkeypatch.setattr(OwnServerDec, "model", decrypt)
-        tools[ScoreRound](replace(score, round_no=5, contributions=circle.contributions(updates, 5)))
-        return decrypt(server_dec, job)
-
-    monkeypatch.setattr(OwnServerDec, "model", slow)
-    assert circle.decrypt(score.contributions, 4, attempt=1) is not None
-    failed = run_job(tools, replace(weigh, round_no=5))
-    assert isinstance(failed, JobFailed)
-    assert "made for round 4, this is round 5" in failed.reason, "it is in hand, though not for these shares"
 
 
 def test_the_silent_are_asked_again_at_half_time_and_the_link_back_sends_all() -> None:

@@ -310,7 +310,7 @@ def test_each_step_is_stored_before_anything_is_said_of_it() -> None:
     ask = begun(circle)
     made = run_job(circle.tools[DECRYPTOR], ServerDecrypt(ask, ask.active))
     assert kinds(circle.decryptor.handle(made, circle.now))[:3] == ["Persist", "SetTimer", "Publish SERVERDEC"]
-    give_up = circle.decryptor.handle(JobFailed("FinalDecrypt", "nothing fits"), circle.now)
+    give_up = circle.decryptor.handle(JobFailed(FinalDecrypt, "nothing fits"), circle.now)
     assert [kind for kind in kinds(give_up) if kind in ("Persist", "Publish SERVERDEC")] == [
         "Persist",
         "Publish SERVERDEC",
@@ -519,7 +519,7 @@ def test_the_coordinator_takes_numbers_from_the_decryptor_alone_and_for_this_ask
     assert isinstance(confirmed, Publish)
     assert "an answer to scores.0.0, not scores.0.1" in str(report)
     assert not list(entrusted.requested(DecryptionRequested(2, "scores", b"x"), 0.0))
-    list(entrusted.failed(JobFailed("WeighRound", "of leader-9", ("leader-9",))))
+    list(entrusted.failed(JobFailed(WeighRound, "of leader-9", ("leader-9",))))
     assert "leader-9" in entrusted.given_up
 
 
@@ -540,8 +540,9 @@ def test_numbers_of_another_size_than_asked_for_are_refused(values: bytes) -> No
     assert key is not None
     tools = circle.tools[COORDINATOR]
     active = (A, B, C)
-    assert isinstance(run_job(tools, ScoreRound(1, key, contributions, active, SIZE)), DecryptionRequested)
-    failed = run_job(tools, WeighRound(1, {}, active, {}, values))
+    scored = run_job(tools, ScoreRound(1, key, contributions, active, SIZE))
+    assert isinstance(scored, DecryptionRequested)
+    failed = run_job(tools, WeighRound(1, {}, active, {}, values, held=scored.held))
     assert isinstance(failed, JobFailed)
     assert "the decryptor returned a part" in failed.reason or "decrypted scores" in failed.reason
 

@@ -293,7 +293,7 @@ def test_a_full_outbox_stops_releases_but_not_training() -> None:
 def test_a_failed_job_is_told_and_tried_again_after_a_rest() -> None:
     machine = device_machine()
     begin(machine)
-    commands = machine.handle(JobFailed("TrainLocally", "boom"), 1.0)
+    commands = machine.handle(JobFailed(TrainLocally, "boom"), 1.0)
     assert kinds(commands) == ["JobFailure", "SetTimer"]
     assert jobs(machine.handle(TimerFired("device.rest"), 6.0), TrainLocally)
 

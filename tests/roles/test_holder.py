@@ -16,7 +16,7 @@ from ofl_iot.jobs.joint_key import context_of
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import AnswerDecryption, Command, Persist, Publish
+from ofl_iot.roles.commands import AnswerDecryption, BeginKeys, Command, Persist, Publish
 from ofl_iot.roles.events import Arrived, JobFailed, LinkDown, LinkUp, Started, TimerFired
 from ofl_iot.roles.keys.holder import SHARES, KeyHolder
 from ofl_iot.roles.keys.usage import KeyUsage
@@ -147,7 +147,7 @@ def test_a_leader_that_lost_its_memory_answers_when_it_is_asked_again() -> None:
         if not crashed:
             crashed.append(job)
             circle.restart(B)
-            return JobFailed("AnswerDecryption", "the process died")
+            return JobFailed(AnswerDecryption, "the process died")
         return real(job)
 
     circle.tools[B][AnswerDecryption] = crash  # type: ignore[assignment]
@@ -337,5 +337,5 @@ def test_an_answer_for_a_round_that_has_passed_is_dropped(circle: Circle) -> Non
 
 
 def test_a_failed_job_is_told(circle: Circle) -> None:
-    assert told(circle.give(A, JobFailed("AnswerDecryption", "boom"))) == [KeyWorkFailed]
-    assert not [c for c in circle.give(A, JobFailed("BeginKeys", "boom")) if isinstance(c, Publish | Persist)]
+    assert told(circle.give(A, JobFailed(AnswerDecryption, "boom"))) == [KeyWorkFailed]
+    assert not [c for c in circle.give(A, JobFailed(BeginKeys, "boom")) if isinstance(c, Publish | Persist)]

@@ -491,7 +491,7 @@ def test_a_receipt_for_another_round_confirms_nothing() -> None:
 def test_a_protection_that_failed_is_told_and_the_next_round_tries_again() -> None:
     machine = in_office()
     machine.handle(opened(round_open(1)), 1.0)
-    assert told(machine.handle(JobFailed("ProtectContribution", "boom"), 2.0)) == [ContributionFailed]
+    assert told(machine.handle(JobFailed(ProtectContribution, "boom"), 2.0)) == [ContributionFailed]
     assert jobs(machine.handle(opened(round_open(2, base=0)), 3.0), ProtectContribution)
 
 

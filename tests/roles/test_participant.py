@@ -248,10 +248,10 @@ def test_results_of_an_earlier_attempt_are_void() -> None:
 def test_nobody_is_accused_in_an_attempt_for_what_failed_in_an_earlier_one() -> None:
     machine = keeper()
     machine.handle(opened(opening(attempt=2)), 0.0)
-    for job in ("BeginKeys", "FinishKeys"):
+    for job in (BeginKeys, FinishKeys):
         stale = machine.handle(JobFailed(job, "boom", (B,), term=1, attempt=1), 1.0)
         assert not [c for c in stale if isinstance(c, Publish)]
-    (fault,) = published(machine.handle(JobFailed("FinishKeys", "boom", (B,), term=1, attempt=2), 1.0), Kind.KEYS)
+    (fault,) = published(machine.handle(JobFailed(FinishKeys, "boom", (B,), term=1, attempt=2), 1.0), Kind.KEYS)
     assert isinstance(fault, Part)
     assert (fault.stage, fault.body) == (FAULT, B.encode())
 

@@ -436,7 +436,7 @@ def test_a_job_that_raises_comes_back_as_a_failure(eventually: Any, caplog: pyte
 
     async def story() -> None:
         async with running(rule, work=work) as bench:
-            await eventually(lambda: JobFailed("EvaluateModel", "MemoryError: too large", round_no=1) in bench.told)
+            await eventually(lambda: JobFailed(EvaluateModel, "MemoryError: too large", round_no=1) in bench.told)
 
     asyncio.run(story())
     assert "a job raised party=me job=EvaluateModel" in caplog.text

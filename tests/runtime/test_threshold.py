@@ -201,7 +201,7 @@ def test_a_round_with_one_usable_contribution_fails_and_says_why(made: Circle) -
     good, bad = made.contributions(updates_of((A, B)), round_no)
     assert decrypt(made, (good, replace(bad, payload=b"junk")), round_no) is None
     (failure,) = made.office.failures
-    assert failure.job == ScoreRound.__name__
+    assert failure.job is ScoreRound
     assert "1 usable contributions, at least 2 are needed" in failure.reason
 
 
@@ -281,4 +281,4 @@ def test_all_culprits_are_named_at_once() -> None:
 def test_without_scores_there_is_no_model(made: Circle) -> None:
     failed = run_job(made.tools[COORDINATOR], WeighRound(5, {}, (A, B), {}))
     assert isinstance(failed, JobFailed)
-    assert "round 5 is not in hand" in failed.reason
+    assert "round 5 was not scored" in failed.reason

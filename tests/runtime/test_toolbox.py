@@ -14,8 +14,9 @@ from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.jobs.clear_round import aggregate_clear
 from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto
+from ofl_iot.jobs.decrypt import DecryptorCrypto
 from ofl_iot.jobs.leader_crypto import LeaderCrypto
-from ofl_iot.jobs.toolbox import CoordinatorToolbox, DeviceToolbox, TypePace
+from ofl_iot.jobs.toolbox import CoordinatorToolbox, DecryptorToolbox, DeviceToolbox, TypePace
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.protocol.messages import KeyOpen, ServerDecAsk
@@ -29,8 +30,10 @@ from ofl_iot.roles.commands import (
     OpenLedger,
     PrepareRelease,
     ProtectContribution,
+    Role,
     TrainLocally,
     WeighRound,
+    every_job,
     failure_of,
 )
 from ofl_iot.roles.events import (
@@ -133,7 +136,7 @@ def test_values_leave_as_the_rules_say_in_every_mode_of_privacy(
 def test_a_job_that_fails_comes_back_with_its_reason(workload: Workload) -> None:
     failed = device_toolbox(workload).run(TrainLocally(np.zeros(3, np.float32), 1))
     assert isinstance(failed, JobFailed)
-    assert failed.job == "TrainLocally"
+    assert failed.job is TrainLocally
     assert "Error" in failed.reason
     diverged = device_toolbox(workload).run(TrainLocally(np.full(workload.size, np.nan, np.float32), 1))
     assert isinstance(diverged, JobFailed)
@@ -151,7 +154,7 @@ def test_a_job_that_fails_comes_back_with_its_reason(workload: Workload) -> None
 def test_a_failure_says_of_which_round_or_key_generation_it_was(job: Job, which: tuple[int, int, int]) -> None:
     failed = failure_of(job, ValueError("boom"), culprits=("a",))
     assert (failed.round_no, failed.term, failed.attempt) == which
-    assert (failed.job, failed.reason, failed.culprits) == (type(job).__name__, "ValueError: boom", ("a",))
+    assert (failed.job, failed.reason, failed.culprits) == (type(job), "ValueError: boom", ("a",))
 
 
 def test_a_new_ledger_has_spent_nothing_and_a_stored_one_is_not_forgotten(workload: Workload) -> None:
@@ -187,7 +190,7 @@ def test_a_global_model_is_judged_on_held_out_data(workload: Workload) -> None:
 
 def test_a_round_that_cannot_be_aggregated_is_a_failure(workload: Workload) -> None:
     failed = coordinator_toolbox(workload).run(AggregateRound(1, (Contributed("short", b"", 10, 1),)))
-    assert failed == JobFailed("AggregateRound", "RoundError: no usable contribution", round_no=1)
+    assert failed == JobFailed(AggregateRound, "RoundError: no usable contribution", round_no=1)
 
 
 def test_a_round_in_the_clear_is_summed_from_what_the_leaders_protected(workload: Workload) -> None:
@@ -253,3 +256,17 @@ def test_a_type_paces_training_alone(workload: Workload) -> None:
     pace = TypePace(0.5)
     assert pace.seconds(TrainLocally(workload.initial(0), 4)) == 2.0
     assert pace.seconds(EvaluateModel(1, workload.initial(0))) == 0.0
+
+
+def test_every_job_is_run_by_its_owners_toolbox_and_no_other(workload: Workload) -> None:
+    """A new job is one class with its owner and result, and its tool."""
+    rules, entropy = ProtectionRules(), SeededEntropy(1)
+    coordinator = CoordinatorToolbox(workload, CoordinatorCrypto(FEDERATION, rules, entropy), rules)
+    decryptor = DecryptorToolbox(DecryptorCrypto(FEDERATION, entropy))
+    tools = {
+        frozenset({Role.DEVICE, Role.LEADER, Role.KEYS}): device_toolbox(workload)._tools,
+        frozenset({Role.COORDINATOR}): coordinator._tools,
+        frozenset({Role.DECRYPTOR}): decryptor._tools,
+    }
+    for owners, run in tools.items():
+        assert set(run) == {job for job in every_job() if job.owner in owners}

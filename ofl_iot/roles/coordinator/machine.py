@@ -173,8 +173,8 @@ class CoordinatorMachine:
         elif isinstance(event, DecryptionRequested | LeanAsked):
             yield from self._rounds.decryption_requested(event, now)
         elif isinstance(event, JobFailed):
-            yield JobFailure(job=event.job, round_no=event.round_no, reason=event.reason)
-            if event.job != EvaluateModel.__name__:
+            yield JobFailure(job=event.job.__name__, round_no=event.round_no, reason=event.reason)
+            if event.job is not EvaluateModel:
                 yield from self._rounds.job_failed(event)
         else:
             raise TypeError(f"a coordinator does not expect {type(event).__name__}")

@@ -161,7 +161,7 @@ class Rounds:
 
         The failure of a job whose round or key generation is over already concerns nobody.
         """
-        if event.job == MakeKeys.__name__:
+        if event.job is MakeKeys:
             if self.key.maker.is_making(event.term, event.attempt):
                 self.key.maker.blame(event.culprits)
                 yield from self._key_failed()

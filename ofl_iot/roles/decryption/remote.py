@@ -52,6 +52,7 @@ class RemoteDecryption:
         self._active = sealed.candidates()
         self._turn = 0
         self._stage = SCORES
+        self._held: object = None
         self._exchange: BodyExchange | None = None
         self._quiet = 0
         """How often in a row half of the deadline passed without a sign of the decryptor."""
@@ -72,6 +73,7 @@ class RemoteDecryption:
         sealed = self._sealed
         if isinstance(event, LeanAsked) or event.round_no != sealed.round_no or event.stage != self._stage:
             return
+        self._held = event.held
         self._turn += 1
         ask = ServerDecAsk(
             round_no=sealed.round_no,
@@ -156,9 +158,9 @@ class RemoteDecryption:
             self._reason = f"the decryptor: {answer.reason or 'no values'}"
         elif self._stage == SCORES:
             self._stage = MODEL
-            yield self._sealed.weigh(answer.decrypted_by, {}, answer.values)
+            yield self._sealed.weigh(self._held, answer.decrypted_by, {}, answer.values)
         else:
-            yield self._sealed.finish({}, answer.values)
+            yield self._sealed.finish(self._held, {}, answer.values)
 
 
 def label_of_ask(ask: ServerDecAsk) -> str:

@@ -67,13 +67,13 @@ class SealedRound:
         """Compute the scores on ciphertext."""
         return Compute(ScoreRound(self.round_no, self.key, self.contributions, active, self.size, self.attempt))
 
-    def weigh(self, active: tuple[str, ...], shares: dict[str, bytes], values: bytes = b"") -> Compute:
+    def weigh(self, held: object, active: tuple[str, ...], shares: dict[str, bytes], values: bytes = b"") -> Compute:
         """Judge the decrypted scores and weigh the models, on ciphertext."""
-        return Compute(WeighRound(self.round_no, shares, active, dict(self.evidence), values, self.attempt))
+        return Compute(WeighRound(self.round_no, shares, active, dict(self.evidence), values, self.attempt, held))
 
-    def finish(self, shares: dict[str, bytes], values: bytes = b"") -> Compute:
+    def finish(self, held: object, shares: dict[str, bytes], values: bytes = b"") -> Compute:
         """Make the round's update of the decrypted sum."""
-        return Compute(FinishRound(self.round_no, shares, values, self.attempt))
+        return Compute(FinishRound(self.round_no, shares, values, self.attempt, held))
 
     def label(self, stage: str, turn: int) -> str:
         """How the parts of a request and of its answers are named."""
@@ -140,6 +140,8 @@ class Decryption:
         """The scores are decrypted and being judged."""
         self._turn = 0
         """Grows with every request: what answers an earlier one is void."""
+        self._held: object = None
+        """What the last job left for the next one."""
         self.asked: ShareCollector | None = None
 
     @property
@@ -166,6 +168,7 @@ class Decryption:
         if self._weighing:
             self._weighing = False
             self._set.trust()
+        self._held = event.held
         self._turn += 1
         label = sealed.label(self._stage, self._turn)
         question = ShareRequest(sealed.key.opened.term, sealed.round_no, label, event.request, self._set.active)
@@ -202,7 +205,7 @@ class Decryption:
 
     def failed(self, event: JobFailed) -> Iterator[Command]:
         """Shares could not be used: their stage is asked again, without those who sent them, or who may have."""
-        if event.job == WeighRound.__name__:
+        if event.job is WeighRound:
             self._stage, self._weighing = SCORES, False
         if event.culprits:
             yield from self.exclude(event.culprits)
@@ -227,12 +230,12 @@ class Decryption:
         yield from DESK.stop()
         if self._stage == SCORES:
             self._stage, self._weighing = MODEL, True
-            yield self._sealed.weigh(self._set.active, shares)
+            yield self._sealed.weigh(self._held, self._set.active, shares)
         else:
-            yield self._sealed.finish(shares)
+            yield self._sealed.finish(self._held, shares)
 
     def _ask_again(self) -> Iterator[Command]:
         if self._stage == SCORES:
             yield from self.begin()
         else:
-            yield self._sealed.weigh(self._set.active, {})
+            yield self._sealed.weigh(self._held, self._set.active, {})

@@ -217,14 +217,14 @@ class DeviceMachine:
 
     def _failed(self, event: JobFailed, now: float) -> Iterator[Command]:
         """Try again later; the same failure is told once, and each time the pause is twice as long."""
-        if event.job == OpenLedger.__name__:
+        if event.job is OpenLedger:
             self._opening = False
         else:
             self._busy = False
         failure = (event.job, event.reason)
         self._failures = self._failures + 1 if failure == self._failure else 0
         if failure != self._failure:
-            yield JobFailure(job=event.job, reason=event.reason)
+            yield JobFailure(job=event.job.__name__, reason=event.reason)
         self._failure = failure
         yield from self._rest(min(_LONGEST_RETRY_S, _RETRY_S * 2**self._failures), now)
 

@@ -160,7 +160,7 @@ class KeyHolder:
         elif isinstance(event, TimerFired):
             yield from self._ring.send_due(now) if event.name == KEY_RESEND else self._send(now)
         elif isinstance(event, JobFailed):
-            yield KeyWorkFailed(job=event.job, reason=event.reason)
+            yield KeyWorkFailed(job=event.job.__name__, reason=event.reason)
             yield from self._ring.failed(event, now)
 
     def _start(self, stored: Stored) -> Iterator[Command]:

@@ -136,7 +136,7 @@ class KeyParticipant:
 
     def failed(self, event: JobFailed, now: float) -> Iterator[Command]:
         """The key share cannot be made: tell the coordinator whose fault it is, where that is known."""
-        if event.job not in (BeginKeys.__name__, FinishKeys.__name__) or not event.culprits:
+        if event.job not in (BeginKeys, FinishKeys) or not event.culprits:
             return
         if self._exchange and (event.term, event.attempt) == (self._exchange.term, self._exchange.number):
             self._exchange.send(COORDINATOR, FAULT, event.culprits[0].encode())

@@ -93,7 +93,7 @@ class DeviceMachine:
         elif isinstance(event, Trained) and self._work:
             yield from self._answer(event)
         elif isinstance(event, JobFailed):
-            yield JobFailure(job=event.job, reason=event.reason)
+            yield JobFailure(job=event.job.__name__, reason=event.reason)
 
     def _choose(self) -> Iterator[Command]:
         assert self._work is not None  # noqa: S101  # callers have one

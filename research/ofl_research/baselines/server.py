@@ -130,7 +130,7 @@ class Server(ABC):
         elif isinstance(event, Evaluated):
             yield from self._judging.answer(event)
         elif isinstance(event, JobFailed):
-            yield JobFailure(job=event.job, reason=event.reason)
+            yield JobFailure(job=event.job.__name__, reason=event.reason)
         elif isinstance(event, BaselineMessageArrived):
             yield from self._receive(event)
 

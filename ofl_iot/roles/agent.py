@@ -11,7 +11,7 @@ from ofl_iot.protocol.codec import decode
 from ofl_iot.protocol.messages import Assignment, PartReceipt
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.base import Machine
-from ofl_iot.roles.commands import CancelTimer, Command, Publish, Role, SetTimer, every_job
+from ofl_iot.roles.commands import Command, Publish, Role, SetTimer, every_job
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.events import (
     Arrived,
@@ -53,7 +53,8 @@ class AgentMachine:
         while waiting:
             machine, each = waiting.popleft()
             for command in machine.handle(each, now):
-                self._note_timer(machine, command)
+                if isinstance(command, SetTimer):
+                    self._timer_owners[command.name] = machine
                 local = self._across(command)
                 if local is None:
                     commands.append(command)
@@ -62,13 +63,6 @@ class AgentMachine:
         if isinstance(event, Started):
             self.device.sealing_key, self.device.certificate = self.keeper.sealing_public, self.keeper.certificate
         return commands
-
-    def _note_timer(self, machine: Machine, command: Command) -> None:
-        """Remember who set a timer: it is told when the timer fires."""
-        if isinstance(command, SetTimer):
-            self._timer_owners[command.name] = machine
-        elif isinstance(command, CancelTimer):
-            self._timer_owners.pop(command.name, None)
 
     def _across(self, command: Command) -> Arrived | None:
         """The arrival of a message from this device to itself."""

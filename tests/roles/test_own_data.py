@@ -117,7 +117,7 @@ def test_a_failure_is_told_once_and_tried_again_ever_more_seldom() -> None:
     begin(machine)
     waits, now = [], 0.0
     for attempt in range(10):
-        commands = machine.handle(JobFailed("LookAtData", "ValueError: sensor 7 has no calibration"), now)
+        commands = machine.handle(JobFailed(LookAtData, "ValueError: sensor 7 has no calibration"), now)
         assert bool(JobFailure in told(commands)) == (attempt == 0)
         (rest,) = [c.at - now for c in commands if isinstance(c, SetTimer) and c.name == "device.rest"]
         waits.append(rest)
@@ -125,14 +125,14 @@ def test_a_failure_is_told_once_and_tried_again_ever_more_seldom() -> None:
         assert jobs(machine.handle(TimerFired("device.rest"), now), LookAtData)
     assert waits[:4] == [5.0, 10.0, 20.0, 40.0]
     assert waits[-1] == 600.0
-    assert JobFailure in told(machine.handle(JobFailed("LookAtData", "another"), now))
+    assert JobFailure in told(machine.handle(JobFailed(LookAtData, "another"), now))
 
 
 def test_a_ledger_that_could_not_be_opened_is_opened_again() -> None:
     machine = live_machine()
     begin(machine)
     machine.handle(DataLooked(64), 0.0)
-    machine.handle(JobFailed("OpenLedger", "ConfigError: no"), 0.0)
+    machine.handle(JobFailed(OpenLedger, "ConfigError: no"), 0.0)
     assert jobs(machine.handle(TimerFired("device.rest"), 5.0), OpenLedger)
 
 

@@ -27,6 +27,7 @@ from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
     Compute,
+    Job,
     LookAtData,
     Measure,
     OpenLedger,
@@ -154,7 +155,7 @@ class DeviceMachine:
         self._difference = ""
         self._opening = False
         self._stored_ledger: bytes | None = None
-        self._failure: tuple[str, str] | None = None
+        self._failure: tuple[type[Job], str] | None = None
         """The last job that failed and why, until one succeeds,"""
         self._failures = 0
         """and how often it did so again."""

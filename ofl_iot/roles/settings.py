@@ -6,100 +6,165 @@ import math
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.values import Precision
 from ofl_iot.robust.claims import FLEET_RATIO
 
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
-AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
-AtLeastOnce = Annotated[float, msgspec.Meta(ge=1, le=1e9)]
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+AtLeastOne = Annotated[int, Meta(ge=1, le=2**40)]
+AtLeastOnce = Annotated[float, Meta(ge=1, le=1e9)]
+Number = Annotated[int, Meta(ge=0, le=2**40)]
 
 
 class TrainingRules(msgspec.Struct, frozen=True):
     """Local training: the paper's T_lt steps between releases."""
 
-    steps: AtLeastOne = 10
-    longest_s: Positive = 5.0
-    """A training that would take longer makes fewer steps: what a slow device learnt must not arrive when it is old."""
-    batch_size: AtLeastOne = 16
-    learning_rate: Positive = 0.3
-    momentum: Fraction = 0.0
-    pause_s: NotNegative = 0.0
-    """Rest between two trainings."""
-    engine: Literal["auto", "layers", "vmap", "loop"] = "auto"
-    """How a torch app makes gradients of single records; "vmap" and "loop" keep records apart by construction."""
-    device: str = "auto"
-    """Where a torch app computes: "auto" is CUDA where it works."""
-    max_unreleased: AtLeastOne = 20
-    """Trainings without a release (no link, no room, no budget) after which the device waits instead of drifting."""
+    steps: Annotated[AtLeastOne, Meta(description="Training steps between two releases (the paper's T_lt).")] = 10
+    longest_s: Annotated[
+        Positive,
+        Meta(
+            description="Longest training in seconds: a slower device makes fewer steps, so that its work is not "
+            "stale when it arrives."
+        ),
+    ] = 5.0
+    batch_size: Annotated[AtLeastOne, Meta(description="Records in a batch.")] = 16
+    learning_rate: Annotated[Positive, Meta(description="Learning rate of local SGD.")] = 0.3
+    momentum: Annotated[Fraction, Meta(description="Momentum of local SGD.")] = 0.0
+    pause_s: Annotated[NotNegative, Meta(description="Pause between two trainings, in seconds.")] = 0.0
+    engine: Annotated[
+        Literal["auto", "layers", "vmap", "loop"],
+        Meta(
+            description='How a torch app makes gradients of single records; "vmap" and "loop" keep records apart by '
+            "construction."
+        ),
+    ] = "auto"
+    device: Annotated[str, Meta(description='Where a torch app computes: "auto" is CUDA where it works.')] = "auto"
+    max_unreleased: Annotated[
+        AtLeastOne,
+        Meta(
+            description="Trainings without a release (no link, no room, no budget) after which the device waits "
+            "instead of drifting away."
+        ),
+    ] = 20
 
 
 class UploadRules(msgspec.Struct, frozen=True):
     """What leaves the device, and how it is kept until it is safe."""
 
-    gamma: Fraction = 0.1
-    """Largest share of the parameters that one release may hold."""
-    density: Literal["none", "histogram", "rare"] = "none"
-    """The density estimate of the o-factor (Eq. 5); "none" does least harm."""
-    values: Precision = "byte"
-    """With its place a parameter takes 2, 3 or 5 bytes; what rounding takes from values waits on the device,
-    but in the privacy mode `paper`, where it is lost: it cannot be told from the noise."""
-    chunk_bytes: Annotated[int, msgspec.Meta(ge=1024, le=128 * 1024)] = 32 * 1024
-    window: AtLeastOne = 8
-    """Chunks under way without a receipt."""
-    resend_s: Positive = 6.0
-    max_outbox_bytes: AtLeastOne = 64 * 1024 * 1024
-    """Unsettled chunks beyond this stop releases; training goes on and its work waits in the local model."""
+    gamma: Annotated[Fraction, Meta(description="Largest share of the parameters in one release.")] = 0.1
+    density: Annotated[
+        Literal["none", "histogram", "rare"],
+        Meta(description="Density estimate of the o-factor (Eq. 5); `none` does least harm."),
+    ] = "none"
+    values: Annotated[
+        Precision,
+        Meta(
+            description="Precision of released values: with its position a parameter takes 2, 3 or 5 bytes. What "
+            "rounding removes waits on the device, except in privacy mode `paper`, where it is lost."
+        ),
+    ] = "byte"
+    chunk_bytes: Annotated[
+        Annotated[int, Meta(ge=1024, le=128 * 1024)], Meta(description="Target size of a chunk in bytes.")
+    ] = 32 * 1024
+    window: Annotated[AtLeastOne, Meta(description="Chunks in flight without a receipt.")] = 8
+    resend_s: Annotated[Positive, Meta(description="Seconds after which an unconfirmed chunk is sent again.")] = 6.0
+    max_outbox_bytes: Annotated[
+        AtLeastOne,
+        Meta(
+            description="Unsettled bytes beyond which releases stop; training continues and its work waits in the "
+            "local model."
+        ),
+    ] = 64 * 1024 * 1024
 
 
 class DownloadRules(msgspec.Struct, frozen=True):
     """What the device asks of its leader."""
 
-    gamma: Fraction = 0.5
-    """Largest share of the blocks that one pull asks for."""
-    timeout_s: Positive = 4.0
-    """How long training waits for an answer."""
+    gamma: Annotated[Fraction, Meta(description="Largest share of the blocks that one pull asks for.")] = 0.5
+    timeout_s: Annotated[Positive, Meta(description="Seconds that training waits for the answer to a pull.")] = 4.0
 
 
 class LeaderRules(msgspec.Struct, frozen=True):
     """Merging within a cluster."""
 
-    block_size: AtLeastOne = 256
-    """Parameters in a block, the unit of download; the same in the whole federation."""
-    snapshot_chunks: AtLeastOne = 64
-    """Chunks in the journal after which the cluster model is stored whole."""
-    credits: AtLeastOne = 8
-    resend_s: Positive = 6.0
-    values: Precision = "byte"
-    """How blocks travel: what rounding takes is below a hundredth of a block's largest parameter."""
-    blocks_bytes: Annotated[int, msgspec.Meta(ge=1024, le=192 * 1024)] = 64 * 1024
-    """Of one answer to a pull; blocks that bytes would blur take up to four times that, which a message still holds."""
+    block_size: Annotated[
+        AtLeastOne, Meta(description="Parameters in a block, the unit of download; the same in the whole federation.")
+    ] = 256
+    snapshot_chunks: Annotated[
+        AtLeastOne, Meta(description="Chunks in the journal after which the cluster model is stored whole.")
+    ] = 64
+    credits: Annotated[AtLeastOne, Meta(description="Chunks that a leader lets each device have in flight.")] = 8
+    resend_s: Annotated[
+        Positive, Meta(description="Seconds after which an unconfirmed part of a contribution is sent again.")
+    ] = 6.0
+    values: Annotated[
+        Precision,
+        Meta(description="Precision of blocks: `byte` loses less than a hundredth of a block's largest parameter."),
+    ] = "byte"
+    blocks_bytes: Annotated[
+        Annotated[int, Meta(ge=1024, le=192 * 1024)],
+        Meta(
+            description="Bytes of one answer to a pull; blocks that need more precision may take up to four times "
+            "as many."
+        ),
+    ] = 64 * 1024
 
 
 class ProtectionRules(msgspec.Struct, frozen=True):
     """How cluster updates are hidden from the coordinator, and how poisoned ones are weighed down."""
 
-    mode: Literal["threshold", "clear"] = "threshold"
-    """threshold: encrypted under a joint key of the leaders. With a single cluster there is nothing to hide behind."""
-    server_dec: Literal["coordinator", "decryptor"] = "coordinator"
-    """Who makes ciphertexts fresh for decryption and completes it; the same in the whole federation. An independent
-    `ofl decryptor` keeps the randomness of that from the coordinator."""
-    params: Literal["lean", "main"] = "main"
-    """lean: updates are masked, and leaders open only sums that all contributors signed for. main: updates are
-    encrypted; what is decrypted rests on the coordinator's word."""
-    threshold: Literal["all", "majority"] | int = "majority"
-    """How many leaders must decrypt together; one less may collude and learn nothing."""
-    s_factor: Literal["ledger", "mad", "delta", "literal", "mean"] = "ledger"
-    max_energy: Positive = 64.0
-    """Largest squared norm of an update for which scores are exact; beyond it a projection notices."""
-    key_deadline_s: Positive = 60.0
-    decryption_deadline_s: Positive = 30.0
-    resend_s: Positive = 6.0
+    mode: Annotated[
+        Literal["threshold", "clear"],
+        Meta(
+            description="`threshold` encrypts cluster updates under a joint key of the leaders; `clear` does not. A "
+            "single cluster has nothing to hide behind."
+        ),
+    ] = "threshold"
+    server_dec: Annotated[
+        Literal["coordinator", "decryptor"],
+        Meta(
+            description="Who re-randomises ciphertexts and completes decryption; the same in the whole federation. "
+            "An independent `ofl decryptor` keeps that randomness from the coordinator."
+        ),
+    ] = "coordinator"
+    params: Annotated[
+        Literal["lean", "main"],
+        Meta(
+            description="`lean`: updates are masked, and leaders open only sums that all contributors signed for. "
+            "`main`: updates are encrypted; what is decrypted rests on the coordinator's word."
+        ),
+    ] = "main"
+    threshold: Annotated[
+        Literal["all", "majority"] | int,
+        Meta(
+            description="Leaders that must decrypt together: `all`, `majority` or a number. One fewer may collude "
+            "and learn nothing."
+        ),
+    ] = "majority"
+    s_factor: Annotated[
+        Literal["ledger", "mad", "delta", "literal", "mean"],
+        Meta(
+            description="How contributions are weighed against poisoning: `ledger` collects evidence over rounds, "
+            "`mad`, `delta` and `literal` judge one round, `mean` weighs by data alone."
+        ),
+    ] = "ledger"
+    max_energy: Annotated[
+        Positive,
+        Meta(
+            description="Largest squared norm of an update for which scores are exact; a projection notices larger "
+            "ones."
+        ),
+    ] = 64.0
+    key_deadline_s: Annotated[Positive, Meta(description="Seconds until a key generation is abandoned.")] = 60.0
+    decryption_deadline_s: Annotated[
+        Positive, Meta(description="Seconds that leaders have to answer a decryption request.")
+    ] = 30.0
+    resend_s: Annotated[Positive, Meta(description="Seconds after which an unconfirmed part is sent again.")] = 6.0
 
     @property
     def largest_update(self) -> float:
@@ -121,36 +186,60 @@ class ProtectionRules(msgspec.Struct, frozen=True):
 class RoundRules(msgspec.Struct, frozen=True):
     """Inter-cluster rounds."""
 
-    count: Number = 0
-    """Rounds to complete; 0 goes on for ever."""
-    interval_s: Positive = 30.0
-    """From the end of a round to the opening of the next."""
-    idle_interval_s: Positive = 600.0
-    """The interval doubles while rounds find too little to merge, up to this."""
-    deadline_s: Positive = 60.0
-    aggregation_deadline_s: Positive = 600.0
-    """From the last contribution to the new model, decryption included."""
-    quorum: Fraction = 0.5
-    """Share of the leaders that must have contributed at the deadline."""
-    recluster_every: Number = 10
-    """Rounds between two re-clusterings (the paper's T_rc); 0 = never."""
+    count: Annotated[Number, Meta(description="Rounds to complete; 0 = no end.")] = 0
+    interval_s: Annotated[Positive, Meta(description="Seconds from the end of a round to the opening of the next.")] = (
+        30.0
+    )
+    idle_interval_s: Annotated[
+        Positive,
+        Meta(description="The interval doubles while rounds find too little to merge, up to this many seconds."),
+    ] = 600.0
+    deadline_s: Annotated[Positive, Meta(description="Seconds that leaders have to contribute to an open round.")] = (
+        60.0
+    )
+    aggregation_deadline_s: Annotated[
+        Positive, Meta(description="Seconds from the last contribution to the new model, decryption included.")
+    ] = 600.0
+    quorum: Annotated[
+        Fraction, Meta(description="Share of the leaders that must have contributed at the deadline.")
+    ] = 0.5
+    recluster_every: Annotated[
+        Number, Meta(description="Rounds between two re-clusterings (the paper's T_rc); 0 = never.")
+    ] = 10
 
 
 class FleetRules(msgspec.Struct, frozen=True):
     """Who takes part."""
 
-    min_devices: AtLeastOne = 2
-    """The federation begins when so many are online,"""
-    gather_s: NotNegative = 10.0
-    """and this time has passed since the first one came."""
-    clusters: Number = 0
-    """0 = round(log2 N)."""
-    heartbeat_s: Positive = 60.0
-    leader_grace_s: Positive = 30.0
-    """How long a leader may be offline before a deputy takes its place."""
-    turnover: NotNegative = 0.3
-    """Share of the fleet, joined or gone since the last clustering, beyond which it is clustered anew; 0 = never."""
-    max_samples_ratio: AtLeastOnce = FLEET_RATIO
-    """A device counts with at most so many times the median of all sample counts: nobody can check its claim."""
-    away_s: Positive = 3600.0
-    """Who is away for longer loses its place at the next clustering, and gets one at once when it returns."""
+    min_devices: Annotated[
+        AtLeastOne, Meta(description="Devices that must be online before the federation begins.")
+    ] = 2
+    gather_s: Annotated[
+        NotNegative, Meta(description="Seconds after the first device came before the federation begins.")
+    ] = 10.0
+    clusters: Annotated[Number, Meta(description="Number of clusters; 0 = round(log2 N).")] = 0
+    heartbeat_s: Annotated[Positive, Meta(description="Seconds between two status messages of a device.")] = 60.0
+    leader_grace_s: Annotated[
+        Positive, Meta(description="Seconds that a leader may be offline before a deputy takes its place.")
+    ] = 30.0
+    turnover: Annotated[
+        NotNegative,
+        Meta(
+            description="Share of the fleet, joined or gone since the last clustering, beyond which it is clustered "
+            "anew; 0 = never."
+        ),
+    ] = 0.3
+    max_samples_ratio: Annotated[
+        AtLeastOnce,
+        Meta(
+            description="A device counts with at most so many times the median of all sample counts: nobody can "
+            "check its claim."
+        ),
+    ] = FLEET_RATIO
+    away_s: Annotated[
+        Positive,
+        Meta(
+            description="Seconds after which an absent device loses its place at the next clustering; it gets one "
+            "at once when it returns."
+        ),
+    ] = 3600.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from ofl_iot.roles.device.machine import DeviceRules
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
@@ -29,51 +30,77 @@ from ofl_iot.transport.settings import MqttSettings
 class FederationSettings(msgspec.Struct, frozen=True):
     """Which federation, and what it learns."""
 
-    id: str = "demo"
-    app: str = "machines"
-    """What is learnt: a built-in app, FILE.py:NAME, MODULE:NAME or the entry point of an installed package."""
-    data: str = ""
-    """Where the app's data are on this machine: a device's own, or what the coordinator holds out."""
-    seed: Number = 0
-    """Of the initial model, which every party derives alike."""
+    id: Annotated[str, Meta(description="Name of the federation, the first level of its topics.")] = "demo"
+    app: Annotated[
+        str,
+        Meta(
+            description="What is learnt: a built-in app, FILE.py:NAME, MODULE:NAME or the entry point of an "
+            "installed package."
+        ),
+    ] = "machines"
+    data: Annotated[
+        str,
+        Meta(
+            description="Where the app's data are on this machine: a device's own, or what the coordinator holds out."
+        ),
+    ] = ""
+    seed: Annotated[
+        Number, Meta(description="Seed of the initial model, from which every party derives the same one.")
+    ] = 0
 
 
 class SimulationSettings(msgspec.Struct, frozen=True):
     """`ofl sim`: a whole federation on one machine."""
 
-    devices: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 16
-    rounds: AtLeastOne = 12
-    seed: Number = 0
-    alpha: Positive = 0.5
-    """Of the Dirichlet split: the smaller, the more the devices' data differ."""
-    step_s: Positive = 0.03
-    """Seconds a training step takes on the fastest device type (D); slower types take longer in proportion."""
+    devices: Annotated[Annotated[int, Meta(ge=1, le=100_000)], Meta(description="Simulated devices.")] = 16
+    rounds: Annotated[AtLeastOne, Meta(description="Rounds to complete.")] = 12
+    seed: Annotated[Number, Meta(description="Seed of data, device types, faults and noise.")] = 0
+    alpha: Annotated[
+        Positive,
+        Meta(description="Concentration of the Dirichlet split: the smaller, the more the devices' data differ."),
+    ] = 0.5
+    step_s: Annotated[
+        Positive,
+        Meta(
+            description="Seconds of a training step on the fastest device type (D); slower types take "
+            "proportionally longer."
+        ),
+    ] = 0.03
 
 
 class ServiceSettings(msgspec.Struct, frozen=True):
     """A party as a service of its machine; `ofl install` writes the limits into the unit."""
 
-    watchdog_s: Positive = 180.0
-    """Without progress for so long it is started again."""
-    job_limit_s: Positive = 3600.0
-    """A training or another job that takes longer hangs."""
-    app_quiet_s: Positive = 120.0
-    """The process of the app that gives no sign of life for so long is ended; the next job starts another."""
-    app_idle_s: Positive = 600.0
-    """It ends by itself after so long without a job, and its memory is free."""
-    app_memory_mib: Number = 0
-    """Of the app's data, beside its libraries; 0 = no limit."""
-    cpu_percent: Number = 0
-    """Of one core, so 200 is two cores; 0 = no limit."""
-    memory_mib: Number = 0
-    """0 = no limit."""
+    watchdog_s: Annotated[
+        Positive, Meta(description="Seconds without progress after which the service manager restarts the party.")
+    ] = 180.0
+    job_limit_s: Annotated[
+        Positive, Meta(description="Seconds after which a training or another job counts as hung.")
+    ] = 3600.0
+    app_quiet_s: Annotated[
+        Positive,
+        Meta(
+            description="Seconds without a sign of life after which the app's process is ended; the next job starts "
+            "another."
+        ),
+    ] = 120.0
+    app_idle_s: Annotated[
+        Positive, Meta(description="Seconds without a job after which the app's process ends and frees its memory.")
+    ] = 600.0
+    app_memory_mib: Annotated[
+        Number, Meta(description="Memory for the app's data in MiB, beside its libraries; 0 = no limit.")
+    ] = 0
+    cpu_percent: Annotated[
+        Number, Meta(description="CPU limit in percent of one core (200 = two cores); 0 = no limit.")
+    ] = 0
+    memory_mib: Annotated[Number, Meta(description="Memory limit in MiB; 0 = no limit.")] = 0
 
 
 class LogSettings(msgspec.Struct, frozen=True):
     """How a party logs."""
 
     format: Annotated[
-        LogFormat, msgspec.Meta(description="`text`: a phrase, then key=value; `json`: one JSON object a line.")
+        LogFormat, Meta(description="`text`: a phrase, then key=value; `json`: one JSON object a line.")
     ] = "text"
 
 

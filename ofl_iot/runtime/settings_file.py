@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -88,7 +88,7 @@ def show(loaded: Loaded[S]) -> str:
 def _keys(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the type of every key."""
     for field in msgspec.structs.fields(cls):
-        section = _section(field.type)
+        section = section_of(field.type)
         if section is not None:
             yield from _keys(section, f"{prefix}{field.encode_name}.")
         elif _mentions_struct(field.type):
@@ -97,8 +97,10 @@ def _keys(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + field.encode_name, field.type
 
 
-def _section(kind: Any) -> type[msgspec.Struct] | None:
+def section_of(kind: Any) -> type[msgspec.Struct] | None:
     """The Struct that a field holds, also where it may be left out altogether (`Struct | None`)."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     union = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     kinds = [each for each in union if each is not type(None)]
     only = kinds[0] if len(kinds) == 1 else None
@@ -106,7 +108,7 @@ def _section(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _mentions_struct(kind: Any) -> bool:
-    return _section(kind) is not None or any(map(_mentions_struct, get_args(kind)))
+    return section_of(kind) is not None or any(map(_mentions_struct, get_args(kind)))
 
 
 def _refuse_unknown(key: str, known: Mapping[str, object], where: str, separator: str = ".") -> None:
@@ -172,6 +174,8 @@ def _from_text(key: str, text: str, kind: Any, where: str) -> object:
 
 
 def _takes_text(info: msgspec.inspect.Type) -> bool:
+    if isinstance(info, msgspec.inspect.Metadata):
+        return _takes_text(info.type)
     if isinstance(info, msgspec.inspect.UnionType):
         return any(map(_takes_text, info.types))
     if isinstance(info, msgspec.inspect.LiteralType):
@@ -188,7 +192,7 @@ def _converted(key: str, value: object, kind: Any, where: str) -> object:
         return msgspec.convert(value, kind, dec_hook=_to_path)
     except msgspec.ValidationError as error:
         wanted = _wanted(str(error), msgspec.inspect.type_info(kind))
-        raise ConfigError(f"{where}: {key!r} is {_toml(value)}, wanted {wanted}") from error
+        raise ConfigError(f"{where}: {key!r} is {to_toml(value)}, wanted {wanted}") from error
 
 
 def _to_path(kind: type, value: object) -> Path:
@@ -210,7 +214,7 @@ _PLAIN_WORDS = {
 def _wanted(message: str, info: msgspec.inspect.Type) -> str:
     """Say in plain words what msgspec expected: "Expected `int` >= 1" becomes "a whole number >= 1"."""
     if "enum" in message:
-        return "one of " + ", ".join(_toml(choice) for choice in _choices(info))
+        return "one of " + ", ".join(to_toml(choice) for choice in _choices(info))
     match = re.match(r"Expected `([^`]*)`(.*?)(?:, got .*?)?(?: - at `\$(.*)`)?$", message, re.DOTALL)
     if match is None:
         return message
@@ -220,7 +224,9 @@ def _wanted(message: str, info: msgspec.inspect.Type) -> str:
 
 def _choices(info: msgspec.inspect.Type) -> Iterator[object]:
     """Yield the values of all literals and enumerations in a type."""
-    if isinstance(info, msgspec.inspect.LiteralType):
+    if isinstance(info, msgspec.inspect.Metadata):
+        yield from _choices(info.type)
+    elif isinstance(info, msgspec.inspect.LiteralType):
         yield from info.values
     elif isinstance(info, msgspec.inspect.EnumType):
         yield from (member.value for member in info.cls)
@@ -240,7 +246,7 @@ def _built(cls: type[S], prefix: str, given: Mapping[str, _Given], base: msgspec
     for field in msgspec.structs.fields(cls):
         key = prefix + field.encode_name
         default = getattr(base, field.name) if base is not None else _default(field)
-        section = _section(field.type)
+        section = section_of(field.type)
         if section is not None and (default is not None or any(name.startswith(f"{key}.") for name in given)):
             inner = default if isinstance(default, msgspec.Struct) else None
             values[field.name] = _built(section, f"{key}.", given, inner)
@@ -273,18 +279,18 @@ def _shown(settings: msgspec.Struct, prefix: str, origin: Mapping[str, str]) -> 
         key, value = prefix + field.encode_name, getattr(settings, field.name)
         if isinstance(value, msgspec.Struct):
             sections.append((key, value))
-        elif _section(field.type) is not None:
+        elif section_of(field.type) is not None:
             yield f"# the section [{key}] is not set"
         elif value is None:
             yield f"# {field.encode_name} is not set  # {_on_one_line(origin[key])}"
         else:
-            yield f"{field.encode_name} = {_toml(value)}  # {_on_one_line(origin[key])}"
+            yield f"{field.encode_name} = {to_toml(value)}  # {_on_one_line(origin[key])}"
     for key, section in sections:
         yield f"\n[{key}]"
         yield from _shown(section, f"{key}.", origin)
 
 
-def _toml(value: object) -> str:
+def to_toml(value: object) -> str:
     """Write a value as TOML, on one line."""
     value = msgspec.to_builtins(value, enc_hook=str)
     if isinstance(value, bool):
@@ -293,9 +299,9 @@ def _toml(value: object) -> str:
         # JSON's escapes are TOML's, but for the one control character that JSON leaves as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(to_toml, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(name)} = {_toml(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{to_toml(name)} = {to_toml(item)}" for name, item in value.items()) + "}"
     return repr(value)
 
 

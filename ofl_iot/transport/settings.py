@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.transport.identity import IdentityFolder
@@ -37,9 +38,9 @@ class Will(msgspec.Struct, frozen=True):
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Files in PEM format; `cert` and `key` name this party to the broker."""
 
-    ca: str
-    cert: str | None = None
-    key: str | None = None
+    ca: Annotated[str, Meta(description="PEM file of the authority that vouches for the broker.")]
+    cert: Annotated[str | None, Meta(description="PEM file of this party's certificate.")] = None
+    key: Annotated[str | None, Meta(description="PEM file of this party's private key.")] = None
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
@@ -64,32 +65,48 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class MqttSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to reach and use an MQTT 3.1.1 broker."""
 
-    hosts: tuple[str, ...] = ("127.0.0.1",)
-    """Tried in turn; each a name or address, or `name:port` where it differs from `port`."""
-    spread: bool = False
-    """Begin at a host of chance, so that a fleet spreads over a cluster; without, all prefer the first."""
-    port: int = 1883
-    qos: Literal[0, 1] = 1
-    """Of everything sent and asked for. 0: the broker keeps nothing for who is away, the roles send it again; a cluster
-    that replicates every QoS 1 message and subscription serves many more devices so."""
-    username: str | None = None
-    """None: the client id."""
-    password: str | None = None
-    tls: TlsSettings | None = None
-    identity: str | None = None
-    """The folder of `ofl enroll join`: TLS with the certificate of this party. Instead of `tls`."""
-    keepalive_s: int = 30
-    connect_timeout_s: float = 10.0
-    backoff_min_s: float = 0.5
-    backoff_max_s: float = 60.0
-    max_inflight: int = 20
-    """QoS 1 messages sent but not acknowledged; the rest waits its turn."""
-    max_pending_bytes: int = 16 * 2**20
-    """Taken over but not yet sent or acknowledged; beyond it `publish` says no."""
-    max_packet_bytes: int = 2 * 2**20
-    echo_interval_s: float = 30.0
-    echo_timeout_s: float = 10.0
-    stop_timeout_s: float = 5.0
+    hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="Brokers, tried in turn: a name or address, or `name:port` where the port differs."),
+    ] = ("127.0.0.1",)
+    spread: Annotated[
+        bool,
+        Meta(
+            description="Begin at a random host, so that a fleet spreads over a cluster; otherwise all prefer the "
+            "first."
+        ),
+    ] = False
+    port: Annotated[int, Meta(description="Port of hosts that name none.")] = 1883
+    qos: Annotated[
+        Literal[0, 1],
+        Meta(
+            description="QoS of publications and subscriptions. With 0 the broker keeps nothing for absent parties "
+            "and the roles send again; a cluster that replicates every QoS 1 message then serves many "
+            "more devices."
+        ),
+    ] = 1
+    username: Annotated[str | None, Meta(description="User name; unset = the client id.")] = None
+    password: Annotated[str | None, Meta(description="Password of `username`.")] = None
+    tls: Annotated[TlsSettings | None, Meta(description="Certificates of your own making.")] = None
+    identity: Annotated[
+        str | None, Meta(description="Folder of `ofl enroll join`: TLS with this party's certificate. Excludes `tls`.")
+    ] = None
+    keepalive_s: Annotated[int, Meta(description="MQTT keep-alive in seconds.")] = 30
+    connect_timeout_s: Annotated[float, Meta(description="Seconds for a connection attempt.")] = 10.0
+    backoff_min_s: Annotated[float, Meta(description="Shortest wait before reconnecting, in seconds.")] = 0.5
+    backoff_max_s: Annotated[float, Meta(description="Longest wait before reconnecting, in seconds.")] = 60.0
+    max_inflight: Annotated[int, Meta(description="QoS 1 messages sent but not acknowledged; the rest waits.")] = 20
+    max_pending_bytes: Annotated[
+        int, Meta(description="Bytes accepted but not yet sent or acknowledged; beyond it publishing fails.")
+    ] = 16 * 2**20
+    max_packet_bytes: Annotated[int, Meta(description="Largest MQTT packet that is sent or accepted, in bytes.")] = (
+        2 * 2**20
+    )
+    echo_interval_s: Annotated[
+        float, Meta(description="Seconds between two round trips through the broker that show that the link works.")
+    ] = 30.0
+    echo_timeout_s: Annotated[float, Meta(description="Seconds after which a missing echo ends the connection.")] = 10.0
+    stop_timeout_s: Annotated[float, Meta(description="Seconds for an orderly disconnect.")] = 5.0
 
     def __post_init__(self) -> None:
         if not self.hosts:

@@ -6,9 +6,10 @@ In `rigorous` mode each noisy training step is paid for before the training begi
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from ofl_iot.errors import PrivacyError
 from ofl_iot.privacy.events import DpSgdSteps, PaperRelease
@@ -25,20 +26,38 @@ Mode = Literal["rigorous", "paper", "off"]
 class PrivacyRules(msgspec.Struct, frozen=True):
     """How a device's records are protected, and how much may be spent on them in its life."""
 
-    mode: Mode = "rigorous"
-    epsilon: Positive = 8.0
-    """Rigorous: the budget. In paper mode what is spent goes beyond any sensible one, and is reported."""
-    delta: Positive = 1e-5
-    planned_steps: AtLeastOne = 1000
-    """Rigorous: training steps that the budget is to last for; with the data size it decides the noise."""
-    noise_multiplier: NotNegative = 0.0
-    """Rigorous: standard deviation of the noise over `clip_norm`; 0 = the least that lasts for `planned_steps`."""
-    clip_norm: Positive = 1.0
-    """Rigorous: bound on one record's gradient."""
-    eps1: Positive = 1.0
-    """Paper: of one pick."""
-    eps2: Positive = 1.0
-    """Paper: of one value."""
+    mode: Annotated[
+        Mode,
+        Meta(
+            description="`rigorous`: record-level DP-SGD within a budget; `paper`: the paper's per-value noise, "
+            "with its true total reported; `off`."
+        ),
+    ] = "rigorous"
+    epsilon: Annotated[
+        Positive,
+        Meta(
+            description="Rigorous: the privacy budget of a record. Paper: spending goes beyond any sensible budget, "
+            "and is reported."
+        ),
+    ] = 8.0
+    delta: Annotated[Positive, Meta(description="Probability with which epsilon may not hold.")] = 1e-5
+    planned_steps: Annotated[
+        AtLeastOne,
+        Meta(
+            description="Rigorous: training steps that the budget is to last for; with the data size it decides the "
+            "noise."
+        ),
+    ] = 1000
+    noise_multiplier: Annotated[
+        NotNegative,
+        Meta(
+            description="Rigorous: standard deviation of the noise over `clip_norm`; 0 = the least that lasts for "
+            "`planned_steps`."
+        ),
+    ] = 0.0
+    clip_norm: Annotated[Positive, Meta(description="Rigorous: bound on the norm of one record's gradient.")] = 1.0
+    eps1: Annotated[Positive, Meta(description="Paper: epsilon of choosing one parameter.")] = 1.0
+    eps2: Annotated[Positive, Meta(description="Paper: epsilon of one released value.")] = 1.0
 
 
 class PrivacyGuard:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from ofl_iot.opportunity.plan import Plan, costs_of, limits_of, plan
 from ofl_iot.protocol.chunks import BYTES_PER_PARAMETER
@@ -22,25 +23,35 @@ FRAMING = 0.1
 class ResourceRules(msgspec.Struct, frozen=True):
     """What a device may spend in one contact."""
 
-    objective: Literal["fair", "linear"] = "fair"
-    contact_s: Positive = 60.0
-    """How long a contact with the broker is expected to last."""
-    link_share: Fraction = 0.5
-    """Share of the measured link rate that learning may take."""
-    passes: Positive = 100.0
-    """Passes over the data that one contact may make, if all classes are alike; of skewed data fewer (Eq. 4's data
-    heterogeneity). The default leaves the usual tenth of the model to devices with two samples of one class in ten."""
-    battery_wh: NotNegative = 0.0
-    """Capacity; 0 = on mains."""
-    battery_reserve: Fraction = 0.2
-    """Share of the charge that learning leaves alone."""
-    battery_pace: Pace = 0.5
-    """Share of time that training may take on battery; below the reserve it pauses."""
-    max_temperature_c: Positive = 90.0
-    """Above it training pauses until the device has cooled down by 5 degrees."""
-    battery_share: Fraction = 0.01
-    """Share of the charge that one contact may use."""
-    radio_j_per_byte: NotNegative = 1e-6
+    objective: Annotated[
+        Literal["fair", "linear"],
+        Meta(description="How the resource plan (Eq. 4) divides a contact between upload and download."),
+    ] = "fair"
+    contact_s: Annotated[Positive, Meta(description="Expected length of a contact with the broker, in seconds.")] = 60.0
+    link_share: Annotated[Fraction, Meta(description="Share of the measured link rate that learning may take.")] = 0.5
+    passes: Annotated[
+        Positive,
+        Meta(
+            description="Passes over the data in one contact if all classes are alike; skewed data get fewer (Eq. "
+            "4's data heterogeneity). The default leaves the usual tenth of the model to devices with "
+            "two samples of one class in ten."
+        ),
+    ] = 100.0
+    battery_wh: Annotated[NotNegative, Meta(description="Battery capacity in watt hours; 0 = on mains.")] = 0.0
+    battery_reserve: Annotated[Fraction, Meta(description="Share of the charge that learning leaves alone.")] = 0.2
+    battery_pace: Annotated[
+        Pace, Meta(description="Share of time that training may take on battery; below the reserve it pauses.")
+    ] = 0.5
+    max_temperature_c: Annotated[
+        Positive,
+        Meta(
+            description="Temperature above which training pauses until the device has cooled down by 5 degrees Celsius."
+        ),
+    ] = 90.0
+    battery_share: Annotated[Fraction, Meta(description="Share of the charge that one contact may use.")] = 0.01
+    radio_j_per_byte: Annotated[NotNegative, Meta(description="Energy that the radio takes for a byte, in joules.")] = (
+        1e-6
+    )
 
 
 def plan_contact(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from ofl_iot.ids import DeviceId
 from ofl_iot.opportunity.merge import ArrivalRates, MergeSettings, merge_weight
@@ -19,13 +20,21 @@ from ofl_iot.roles.settings import Fraction, NotNegative
 class MergeRules(msgspec.Struct, frozen=True):
     """The leader's weights and its gate."""
 
-    compensate_rate: bool = True
-    """Slow devices count more per update, so that all count by their data; off = by data alone."""
-    max_weight: Fraction = 1.0
-    max_lag: NotNegative = 0.0
-    """Rounds an update may lag behind before it is discounted; 0 = late updates count in full."""
-    gate: bool = True
-    """Watch norm and direction of each device's updates and keep suspected ones out."""
+    compensate_rate: Annotated[
+        bool,
+        Meta(
+            description="Give slow devices more weight per update, so that all count by their data; off = by data "
+            "alone."
+        ),
+    ] = True
+    max_weight: Annotated[Fraction, Meta(description="Largest weight of one update.")] = 1.0
+    max_lag: Annotated[
+        NotNegative,
+        Meta(description="Rounds that an update may lag before it is discounted; 0 = late updates count in full."),
+    ] = 0.0
+    gate: Annotated[
+        bool, Meta(description="Watch norm and direction of each device's updates and keep suspected ones out.")
+    ] = True
 
 
 class Merging(Protocol):

@@ -113,7 +113,7 @@ class Mute(CryptoToolbox):
     """A leader that contributes and answers nothing."""
 
     def run(self, job: Job) -> Event:
-        return JobFailed("AnswerLean", "no answer") if isinstance(job, AnswerLean) else super().run(job)
+        return JobFailed(AnswerLean, "no answer") if isinstance(job, AnswerLean) else super().run(job)
 
 
 def test_a_leader_that_contributes_but_never_answers_is_replaced_while_rounds_go_on() -> None:

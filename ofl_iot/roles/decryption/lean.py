@@ -129,7 +129,7 @@ class LeanDecryption:
 
     def failed(self, event: JobFailed) -> Iterator[Command]:
         """What leaders sent could not be used: scores are asked again without them, anything else ends the round."""
-        if event.job in (ScoreLean.__name__, WeighLean.__name__):
+        if event.job in (ScoreLean, WeighLean):
             self._stage = SCORES
             if event.culprits:
                 self._without(event.culprits)

@@ -118,7 +118,8 @@ def test_who_is_missing_is_named_by_what_it_owes() -> None:
     assert made.missing() == {B, C}
     say(made, B, FAULT, C.encode())
     assert made.missing() == {C}
-    say(made, A, FAULT, b"nobody")
+    with pytest.raises(RefusedError):
+        say(made, A, FAULT, b"nobody")
     assert made.missing() == {C}
     list(made.stop())
     assert made.missing() == set()

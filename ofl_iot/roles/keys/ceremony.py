@@ -11,7 +11,7 @@ import msgspec
 
 from ofl_iot.crypto.context import threshold_of
 from ofl_iot.errors import LateError, RefusedError
-from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.ids import COORDINATOR, MAX_ID_LENGTH, DeviceId
 from ofl_iot.protocol.codec import encode_body
 from ofl_iot.protocol.messages import KeyMember, KeyOpen, Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
@@ -142,8 +142,11 @@ class KeyCeremony:
 
     def _take(self, sender: DeviceId, stage: str, body: bytes, now: float) -> Iterator[Command]:
         if stage == FAULT:
-            self._accused.add(body.decode(errors="replace"))
-            yield KeyGenerationDisputed(leader=sender, accuses=body.decode(errors="replace"))
+            accused = body[: MAX_ID_LENGTH + 1].decode(errors="replace")
+            if self._opened is None or accused not in {member.leader for member in self._opened.members}:
+                raise RefusedError(f"{sender} accuses somebody who takes no part in this key generation")
+            self._accused.add(accused)
+            yield KeyGenerationDisputed(leader=sender, accuses=accused)
             yield SetTimer(DEADLINE, now)
         else:
             (self._round2_shares if stage == ROUND2 else self._round1_shares)[sender] = body

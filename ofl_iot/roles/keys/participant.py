@@ -16,6 +16,7 @@ from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.codec import decode_body
 from ofl_iot.protocol.messages import KeyOpen, Part, PartReceipt
+from ofl_iot.protocol.parts import TARGET_PART_BYTES
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import (
     BeginKeys,
@@ -40,8 +41,8 @@ OPEN, ROUND1, DEAL, ROUND2 = "open", "one", "deal", "two"
 FAULT = "fault"
 """To the coordinator: what the leader of this name sent cannot be used."""
 MAX_BODY_BYTES = 1 << 24
-_MAX_EARLY = 64
-"""Parts kept for an opening still to come; the others are sent again."""
+_MAX_EARLY_OF_ONE, _MAX_EARLY_SENDERS = 4, 16
+"""Parts kept for an opening still to come, of each sender, and senders; the others are sent again."""
 
 
 class KeyParticipant:
@@ -90,7 +91,7 @@ class KeyParticipant:
             yield from self._take_opening(sender, message)
             return
         if self._exchange is None or (message.term, message.round_no) > (self._exchange.term, self._exchange.number):
-            self._early = [*self._early[1 - _MAX_EARLY :], (sender, message)]  # it heard of the opening before us
+            self._keep_early(sender, message)
             return
         self._check_member(sender, message.stage)
         if (message.term, message.round_no) < (self._exchange.term, self._exchange.number):
@@ -101,6 +102,18 @@ class KeyParticipant:
         if body is not None:
             (self._round1_shares if message.stage == ROUND1 else self._deals)[sender] = body
             yield from self._finish_if_complete()
+
+    def _keep_early(self, sender: DeviceId, part: Part) -> None:
+        """Keep a part whose sender heard of the opening before us: a few of each sender, for who takes part is unknown.
+
+        What is not kept is sent again; nobody can push out what others sent.
+        """
+        if part.stage not in (ROUND1, DEAL) or len(part.body) > TARGET_PART_BYTES:
+            raise RefusedError(f"a part of stage {part.stage!r} of no key generation that is known here")
+        of_sender = sum(1 for other, _ in self._early if other == sender)
+        senders = {other for other, _ in self._early}
+        if of_sender < _MAX_EARLY_OF_ONE and (sender in senders or len(senders) < _MAX_EARLY_SENDERS):
+            self._early.append((sender, part))
 
     def begun(self, event: KeysBegun, now: float) -> Iterator[Command]:
         """The secrets are drawn: broadcast and deal."""

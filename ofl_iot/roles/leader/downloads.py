@@ -22,6 +22,12 @@ def check_pull(pull: Pull, cluster: ClusterModel) -> None:
         raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {cluster.layout.count}")
 
 
+def pulled_bytes(pull: Pull, layout: BlockLayout, rules: LeaderRules) -> tuple[float, float]:
+    """About how many bytes answer a pull, and how many the whole model takes."""
+    block_bytes = layout.block_size * BYTES_PER_VALUE[rules.values] + BLOCK_OVERHEAD
+    return min(pull.max_blocks, layout.count) * block_bytes, layout.count * block_bytes
+
+
 def answer_to(pull: Pull, cluster: ClusterModel, rules: LeaderRules) -> list[Blocks]:
     """The stalest blocks, as many as the pull asks for; at least one message, for the device waits for the last."""
     layout = cluster.layout

@@ -55,7 +55,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.leader.cluster_model import ClusterModel, Pin
 from ofl_iot.roles.leader.contribution import RESEND, Contributing, Keys
-from ofl_iot.roles.leader.downloads import answer_to, check_pull
+from ofl_iot.roles.leader.downloads import answer_to, check_pull, pulled_bytes
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader.journal import Journal
 from ofl_iot.roles.leader.member_lives import MemberLives
@@ -288,6 +288,8 @@ class LeaderMachine:
         elif isinstance(message, Chunk):
             yield from self._chunk(sender, message, now)
         elif isinstance(message, Pull):
+            self._members.check(sender)
+            self._members.check_pull(sender, *pulled_bytes(message, self.profile.layout, self._rules), now)
             yield from self._answer(sender, message)
         elif isinstance(message, RoundOpen):
             yield from self._opened(message, now)
@@ -364,7 +366,6 @@ class LeaderMachine:
 
     def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
         cluster = self._office
-        self._members.check(sender)
         if pull.term != cluster.term:
             raise LateError(f"a pull of term {pull.term}, this cluster is in {cluster.term}")
         check_pull(pull, cluster)

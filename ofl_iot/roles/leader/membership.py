@@ -9,6 +9,10 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import Member
 from ofl_iot.protocol.seqset import MAX_RUNS, MAX_STEP, SeqSet
 from ofl_iot.robust.claims import CLUSTER_RATIO, believable
+from ofl_iot.roles.allowance import Allowance
+
+LEAST_PULL_BYTES = 2**20
+"""A second; smaller models may be pulled more often than once."""
 
 
 class Membership:
@@ -19,12 +23,14 @@ class Membership:
         """Sample counts by device, as far as they are believable."""
         self._next_seq: dict[str, int] = {}
         """Numbers that devices announced for their next chunks."""
+        self._pulls: dict[str, Allowance] = {}
 
     def take(self, members: Iterable[Member]) -> None:
         """These are the members from now on."""
         each = tuple(members)
         self.samples = believable({member.device: member.sample_count for member in each}, CLUSTER_RATIO)
         self._next_seq = {member.device: member.next_seq for member in each}
+        self._pulls = {device: pulls for device, pulls in self._pulls.items() if device in self.samples}
 
     def __contains__(self, device: str) -> bool:
         return device in self.samples
@@ -33,6 +39,13 @@ class Membership:
         """Raise LateError for a device of another cluster."""
         if device not in self.samples:
             raise LateError(f"{device} is not in this cluster")
+
+    def check_pull(self, device: DeviceId, answer_bytes: float, model_bytes: float, now: float) -> None:
+        """Raise RefusedError if a device pulls more than it can use: four models at once, then one a second."""
+        per_second = max(model_bytes, LEAST_PULL_BYTES)
+        allowance = self._pulls.setdefault(device, Allowance(burst=4 * per_second, rate=per_second))
+        if not allowance.spend(answer_bytes, now):
+            raise RefusedError(f"{device} pulls faster than {per_second:.0f} bytes a second")
 
     def check_number(self, device: DeviceId, seq: int, settled: SeqSet, held: SeqSet) -> None:
         """Raise RefusedError for a chunk number that is far ahead, or leaves too many gaps behind it.

@@ -86,8 +86,13 @@ class Parties:
         device_type: str,
         rng: np.random.Generator,
         identity: IdentityFolder | None = None,
+        *,
+        accept_new_budget: bool = False,
     ) -> AgentPlan:
-        """A device with its data; an enrolled one seals to those alone whom the federation's authority vouches for."""
+        """A device with its data; an enrolled one seals to those alone whom the federation's authority vouches for.
+
+        `accept_new_budget` is the operator's consent to a new privacy budget where the old one is lost or spent.
+        """
         settings, live = self.settings, is_live(workload)
         profile = DeviceProfile(
             device=name,
@@ -99,6 +104,7 @@ class Parties:
             card=encode_card(card_of(workload)),
             device_type=device_type,
             heartbeat_s=settings.fleet.heartbeat_s,
+            accept_new_budget=accept_new_budget,
             balance=1.0 if live else label_balance(workload.label_histogram().tolist()),
         )
 

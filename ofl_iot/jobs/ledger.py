@@ -6,16 +6,14 @@ once: `open_ledger_apart` runs them in a process of their own, which is this mod
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
-from dataclasses import replace
 
 import msgspec
 
-from ofl_iot.errors import ConfigError, OflError
-from ofl_iot.privacy.accountant import noise_multiplier_for
-from ofl_iot.privacy.events import Budget
+from ofl_iot.errors import ConfigError, OflError, StoreError
+from ofl_iot.privacy.accountant import noise_multiplier_for, rate_rounded_up
+from ofl_iot.privacy.events import DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 
@@ -30,24 +28,58 @@ class LedgerRequest(msgspec.Struct, frozen=True):
     sampling_rate: float
     stored: bytes | None = None
     """The ledger of an earlier process."""
+    steps: int = 1
+    """Of one training."""
+    source: str = ""
+    """What the data are called."""
+    at: float = 0.0
+    """The time, in seconds since 1970."""
 
 
 def open_ledger(request: LedgerRequest) -> Ledger:
-    """The stored ledger goes on if the budget is the same; what it spent is never forgotten."""
-    rules = request.rules
-    # What the paper's mode composes to is beyond any budget (privacy.events): it is counted and reported.
-    budget = Budget(math.inf if rules.mode == "paper" else rules.epsilon, rules.delta)
-    ledger = Ledger(budget)
-    if request.stored is not None:
-        ledger = replace(Ledger.from_plain(msgspec.msgpack.decode(request.stored)), budget=budget)
-    if rules.mode == "paper":
+    """The stored ledger goes on, whatever model is learnt; what it spent is never forgotten."""
+    rules, rate = request.rules, rate_rounded_up(request.sampling_rate)
+    ledger = _under_terms(request)
+    if rules.mode != "rigorous" or _as_planned(ledger, rules, rate):
         return ledger
-    noise = rules.noise_multiplier or noise_multiplier_for(budget, request.sampling_rate, rules.planned_steps)
-    return ledger.allow(noise, request.sampling_rate)
+    noise = rules.noise_multiplier or noise_multiplier_for(ledger.budget, rate, rules.steps_in_all(request.steps))
+    return ledger.allow(noise, rate)
+
+
+def _under_terms(request: LedgerRequest) -> Ledger:
+    rules = request.rules
+    ledger = Ledger(rules.budget)
+    if request.stored is not None:
+        ledger = Ledger.from_plain(msgspec.msgpack.decode(request.stored))
+    return ledger.under(mode=rules.mode, source=request.source, budget=rules.budget, at=request.at)
+
+
+def _as_planned(ledger: Ledger, rules: PrivacyRules, rate: float) -> bool:
+    """Whether the stored plan is still in force, so that nothing must be worked out."""
+    allowed = ledger.allowance
+    return (
+        allowed is not None
+        and allowed.sampling_rate == rate
+        and bool(ledger.milestones)
+        and (not rules.noise_multiplier or rules.noise_multiplier == allowed.noise_multiplier)
+    )
+
+
+def _needs_packages(request: LedgerRequest) -> bool:
+    """Whether the accountant's packages are needed: not without sampling, nor for a plan that is in force."""
+    try:
+        ledger, rules = _under_terms(request), request.rules
+    except (StoreError, msgspec.DecodeError):
+        return True  # the other process says why
+    rate = rate_rounded_up(request.sampling_rate)
+    sampled = rate < 1 or any(isinstance(event, DpSgdSteps) and event.sampling_rate < 1 for event in ledger.events)
+    return rules.mode == "rigorous" and sampled and not _as_planned(ledger, rules, rate)
 
 
 def open_ledger_apart(request: LedgerRequest) -> Ledger:
-    """The same, by another process, whose memory is free again when it has answered."""
+    """The same, by another process if it takes packages, whose memory is free again when it has answered."""
+    if not _needs_packages(request):
+        return open_ledger(request)
     done = subprocess.run(  # noqa: S603  # our own interpreter and module
         [sys.executable, "-m", __name__],
         input=msgspec.msgpack.encode(request),

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ofl_iot.errors import WrongShareError
+from ofl_iot.errors import PrivacyError, WrongShareError
 from ofl_iot.jobs.clear_round import aggregate_clear
 from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.jobs.decrypt import DecryptorCrypto
@@ -21,7 +21,7 @@ from ofl_iot.jobs.leader_crypto import LeaderCrypto
 from ofl_iot.jobs.ledger import LedgerRequest, open_ledger
 from ofl_iot.opportunity.ofactor import Density
 from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
-from ofl_iot.privacy.ledger import Ledger
+from ofl_iot.privacy.ledger import RATE_SLACK, Ledger
 from ofl_iot.protocol.chunks import split_update
 from ofl_iot.roles.commands import (
     AggregateRound,
@@ -115,6 +115,8 @@ def run_training(
 ) -> Trained:
     """Train as the rules say; gradients are clipped only where noise is asked for."""
     began = time.perf_counter()
+    if job.noise_multiplier:
+        _check_rate(workload, job, rules)
     result = workload.train(
         job.params,
         TrainJob(
@@ -127,7 +129,18 @@ def run_training(
         ),
         rng,
     )
-    return Trained(job.params, result.params, result.loss, result.steps, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Trained(job.params, result.params, result.loss, result.steps, seconds, result.sampling_rate)
+
+
+def _check_rate(workload: Workload, job: TrainLocally, rules: TrainingRules) -> None:
+    """Refuse a training before it runs if records are fewer than when it was planned."""
+    rate = min(1.0, rules.batch_size / max(1, workload.sample_count))
+    if rate > job.sampling_rate * (1 + RATE_SLACK):
+        raise PrivacyError(
+            f"{workload.sample_count} records are fewer than were planned for: each would be in a step with a chance "
+            f"of {rate:.3g}, {job.sampling_rate:.3g} is paid for"
+        )
 
 
 class DeviceToolbox:
@@ -170,7 +183,9 @@ class DeviceToolbox:
     def _open_ledger(self, job: OpenLedger) -> LedgerOpened:
         records = job.records or self._workload.sample_count
         rate = min(1.0, self._rules.training.batch_size / max(1, records))
-        return LedgerOpened(self._opened(LedgerRequest(self._rules.privacy, rate, job.stored)))
+        rules, source = self._rules, self._workload.name
+        request = LedgerRequest(rules.privacy, rate, job.stored, rules.training.steps, source, job.at)
+        return LedgerOpened(self._opened(request))
 
     def _look(self, job: LookAtData) -> DataLooked:
         del job

@@ -9,6 +9,7 @@ was spent before it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -22,6 +23,7 @@ MOST_REFUNDS = 3
 MOST_ENTRIES = 200
 """Entries of the history that are kept; the oldest go first, but never what an operator accepted."""
 RATE_SLACK = 1e-9
+_MARKS = (0.05, 0.25, 0.6, 1.0)
 
 EntryKind: TypeAlias = Literal["opened", "mode", "source", "budget", "accepted"]
 
@@ -56,6 +58,10 @@ class Ledger:
     """Trainings paid back since one was last charged."""
     opened_at: float = 0.0
     """When this budget was opened, in seconds since 1970; pacing counts from there."""
+    opened_round: int = -1
+    """The model version of the first training under this budget; -1 before it."""
+    milestones: tuple[tuple[int, float], ...] = ()
+    """Steps spent and what they come to, a few of them: for a balance without the accountant."""
     former: tuple[Event, ...] = ()
     """What was spent of the budgets before this one."""
     history: tuple[Entry, ...] = ()
@@ -65,7 +71,17 @@ class Ledger:
     def allow(self, noise_multiplier: float, sampling_rate: float) -> Ledger:
         """Compute once how many steps of this mechanism are left, so that spending them is only counting."""
         steps = affordable_steps(self.budget, noise_multiplier, sampling_rate, self.events)
-        return replace(self, allowance=DpSgdSteps(noise_multiplier, sampling_rate, steps))
+        allowance = DpSgdSteps(noise_multiplier, sampling_rate, steps)
+        marks = sorted({round(steps * share) for share in _MARKS}) if math.isfinite(self.budget.epsilon) else []
+        milestones = tuple(
+            (self.steps_spent + mark, epsilon(_added(self.events, replace(allowance, steps=mark)), self.budget.delta))
+            for mark in marks
+        )
+        return replace(self, allowance=allowance, milestones=milestones)
+
+    def begun(self, round_no: int) -> Ledger:
+        """Return the ledger whose rounds count from `round_no` on."""
+        return replace(self, opened_round=round_no)
 
     def under(self, *, mode: str, source: str, budget: Budget, at: float) -> Ledger:
         """Return the ledger under these terms; whatever differs from before is entered into the history."""
@@ -79,7 +95,7 @@ class Ledger:
         if ledger.budget != budget:
             if ledger.events:
                 ledger = _noted(ledger, at, "budget", f"{_words(ledger.budget)} -> {_words(budget)}")
-            ledger = replace(ledger, allowance=None)
+            ledger = replace(ledger, allowance=None, milestones=())
         return replace(ledger, mode=mode, source=source, budget=budget)
 
     def renewed(self, *, at: float, reason: str, version: int = 0, paid_steps: int = 0) -> Ledger:
@@ -93,6 +109,8 @@ class Ledger:
             allowance=None,
             refunds=0,
             opened_at=at,
+            opened_round=-1,
+            milestones=(),
             version=max(self.version, version) + 1,
             paid_steps=max(self.paid_steps, paid_steps),
             former=_all_added(self.former, self.events),
@@ -123,6 +141,19 @@ class Ledger:
     def total_epsilon(self) -> float:
         """Return the composed total of all that was ever spent on these data, earlier budgets included."""
         return epsilon((*self.former, *self.events), self.budget.delta)
+
+    def estimated_epsilon(self) -> float:
+        """Return about what was spent, without the accountant: by the root of the steps between milestones."""
+        if any(isinstance(event, Unprotected) and event.trainings for event in self.events):
+            return math.inf
+        spent, before = self.steps_spent, (0, 0.0)
+        for steps, cost in self.milestones:
+            if spent <= steps:
+                width = math.sqrt(steps) - math.sqrt(before[0])
+                share = (math.sqrt(spent) - math.sqrt(before[0])) / width if width else 1.0
+                return before[1] + max(0.0, share) * (cost - before[1])
+            before = (steps, cost)
+        return before[1]
 
     # --- spending
 
@@ -211,6 +242,8 @@ class Ledger:
             "paid_steps": self.paid_steps,
             "refunds": self.refunds,
             "opened_at": self.opened_at,
+            "opened_round": self.opened_round,
+            "milestones": [list(mark) for mark in self.milestones],
             "former": [_event_to_plain(event) for event in self.former],
             "history": [[entry.at, entry.kind, entry.text] for entry in self.history],
         }
@@ -246,6 +279,8 @@ def _from_plain(plain: Mapping[str, Any]) -> Ledger:
         paid_steps=int(plain.get("paid_steps", paid)),
         refunds=int(plain.get("refunds", 0)),
         opened_at=float(plain.get("opened_at", 0.0)),
+        opened_round=int(plain.get("opened_round", -1)),
+        milestones=tuple((int(steps), float(cost)) for steps, cost in plain.get("milestones", ())),
         former=tuple(_event_from_plain(event) for event in plain.get("former", ())),
         history=tuple(Entry(float(at), kind, str(text)) for at, kind, text in plain.get("history", ())),
     )

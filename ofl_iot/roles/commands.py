@@ -196,6 +196,8 @@ class OpenLedger(Job):
     stored: bytes | None
     records: int = 0
     """That the device trains on, for the sampling rate; 0 = as many as its workload has."""
+    at: float = field(default=0.0, compare=False)
+    """The time, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,8 @@ class TrainLocally(Job):
     steps: int
     noise_multiplier: float = 0.0
     """Of record-level DP-SGD; 0 trains without noise or clipping."""
+    sampling_rate: float = 1.0
+    """The largest that was paid for: a training that would sample records more often is refused."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ class Started:
     """The process began; `stored` is what an earlier one left, empty for a new party."""
 
     stored: Stored = field(default_factory=dict)
+    wall: float = field(default=0.0, compare=False)
+    """Seconds since 1970; `now` counts from anywhere."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class Trained:
     loss: float
     steps: int
     seconds: float
+    sampling_rate: float = 0.0
+    """Chance of a record to be in one step, as it was used; 0 where it does not matter."""
 
 
 @dataclass(frozen=True)

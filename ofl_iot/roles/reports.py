@@ -130,6 +130,14 @@ class DataFound(Report, frozen=True):
     records: int
 
 
+class TrainingDiscarded(Report, frozen=True):
+    """A training sampled records more often than was paid for: its result is void, its price is not."""
+
+    phrase: ClassVar[str] = "training discarded"
+    level: ClassVar[int] = ERROR
+    sampling_rate: float
+
+
 class OutboxFull(Report, frozen=True):
     """A device keeps as much as it may and trains no further."""
 
@@ -142,6 +150,22 @@ class BudgetSpent(Report, frozen=True):
     """A device's privacy budget allows no further training or release."""
 
     phrase: ClassVar[str] = "privacy budget exhausted"
+    level: ClassVar[int] = WARNING
+    reason: str
+
+
+class LedgerLost(Report, frozen=True):
+    """A device does not train: others have seen its privacy ledger further than it is."""
+
+    phrase: ClassVar[str] = "privacy ledger lost, training stopped"
+    level: ClassVar[int] = ERROR
+    reason: str
+
+
+class WorkDropped(Report, frozen=True):
+    """Unreleased work was dropped because it must not leave the device."""
+
+    phrase: ClassVar[str] = "unreleased work dropped"
     level: ClassVar[int] = WARNING
     reason: str
 

@@ -116,7 +116,8 @@ class LiveParty:
         """Start from what is stored, go on until `stop`, then leave in good order."""
         try:
             stored = await self._in_store(self._with.store.load)
-            if await self._step(Started(stored)) is not _Outcome.DONE and not await self._begin_again():
+            begun = await self._step(Started(stored, wall=time.time()))
+            if begun is not _Outcome.DONE and not await self._begin_again():
                 return
             self._with.link.start(self._from_link)
             while (waiting := await self._events.get()) is not None:
@@ -275,7 +276,8 @@ class LiveParty:
 
     async def _restart(self, stored: Stored) -> bool:
         """Tell the new machine what is stored and how the link is."""
-        for event in (Started(stored), LinkUp()) if self._linked else (Started(stored),):
+        begun = Started(stored, wall=time.time())
+        for event in (begun, LinkUp()) if self._linked else (begun,):
             if await self._step(event) is not _Outcome.DONE:
                 self._void_what_is_under_way()
                 return False

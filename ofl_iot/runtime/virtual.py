@@ -140,7 +140,7 @@ class VirtualWorld:
     def _boot(self, party: Party) -> None:
         party.machine = party.make_machine()
         life = party.life
-        self._give(party, Started(party.store.load()))
+        self._give(party, Started(party.store.load(), wall=self.now))
         self._at(self.now + 0.01, lambda: self._link(party, life))
         if party.faults and party.faults.mean_alive_s and party.life == life:
             self._at(self.now + self._exponential(party.faults.mean_alive_s), lambda: self._fate(party, life))

@@ -115,7 +115,9 @@ def test_a_link_brings_the_announcement_and_a_report() -> None:
     announced, measure = machine.handle(LinkUp(), 0.0)
     assert announced == Publish(Topic(Kind.STATUS, A), machine.status(online=True), retain=True)
     assert measure == Measure()
-    said = Status(online=True, term=0, sample_count=10, model=MODEL, size=SIZE, next_seq=1)
+    said = Status(
+        online=True, term=0, sample_count=16, model=MODEL, size=SIZE, privacy="privacy.mode is off", next_seq=1
+    )
     assert machine.status(online=True) == said
 
 
@@ -152,7 +154,7 @@ def test_training_begins_when_the_whole_model_is_here() -> None:
     half = Blocks(1, 0, model.blocks[:2], last=False)
     assert machine.handle(blocks(half), 1.0) == [SetTimer("device.pull", 5.0)], "the rest is waited for"
     commands = machine.handle(blocks(Blocks(1, 0, model.blocks[2:], last=True)), 2.0)
-    assert kinds(commands) == ["CancelTimer", "Compute"]
+    assert kinds(commands) == ["CancelTimer", "Persist", "Compute"]
     np.testing.assert_array_equal(jobs(commands, TrainLocally)[0].params, np.full(SIZE, 2.0))
 
 
@@ -313,7 +315,7 @@ def test_a_report_is_completed_and_sent_when_it_is_worth_it() -> None:
     report = Telemetry(cpu_count=4, cpu_ghz=1.5, cpu_load=0.1, memory_total_mib=1024, memory_free_mib=512)
     (sent,) = published(machine.handle(Measured(report), 1.0), Kind.TELEMETRY)
     assert isinstance(sent, Telemetry)
-    assert sent.samples == 10
+    assert sent.samples == 16, "rounded up to a power of two"
     assert published(machine.handle(Measured(report), 2.0), Kind.TELEMETRY) == []
     machine.handle(LinkDown(), 3.0)
     assert published(machine.handle(Measured(report), 2000.0), Kind.TELEMETRY) == []

@@ -36,12 +36,14 @@ from tests.roles.parties import (
     whole_model,
 )
 
-RULES = DeviceRules(training=TrainingRules(steps=1, batch_size=16), privacy=PrivacyRules(mode="rigorous"))
+RULES = DeviceRules(
+    training=TrainingRules(steps=1, batch_size=16), privacy=PrivacyRules(mode="rigorous", planned_steps=1000)
+)
 
 
 def live_machine(mode: str = "rigorous") -> DeviceMachine:
     profile = DeviceProfile(DeviceId(A), MODEL, SIZE, 4, 0, live=True)
-    return DeviceMachine(profile, msgspec.structs.replace(RULES, privacy=PrivacyRules(mode=mode)))  # type: ignore[arg-type]
+    return DeviceMachine(profile, msgspec.structs.replace(RULES, privacy=PrivacyRules(mode=mode, planned_steps=1000)))  # type: ignore[arg-type]
 
 
 def begin(machine: DeviceMachine) -> list[Command]:
@@ -87,7 +89,7 @@ def test_without_data_the_device_waits_says_so_once_and_goes_on_when_they_come()
     assert DataFound in told(commands)
     (status,) = published(commands, Kind.STATUS)
     assert isinstance(status, Status)
-    assert status.sample_count == 40
+    assert status.sample_count == 64, "rounded up to a power of two"
     assert jobs(commands, TrainLocally)
 
 

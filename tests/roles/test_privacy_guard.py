@@ -36,7 +36,8 @@ from tests.roles.parties import (
 )
 
 PAPER = PrivacyRules(mode="paper", epsilon=10.0)
-RIGOROUS = PrivacyRules(mode="rigorous")
+RIGOROUS = PrivacyRules(mode="rigorous", planned_steps=100)
+PACED = PrivacyRules(mode="rigorous", lifetime="3 rounds")
 
 
 def private_device(privacy: PrivacyRules) -> DeviceMachine:
@@ -69,8 +70,9 @@ def stored_ledger(commands: list[Command]) -> list[Ledger]:
 def test_the_ledger_is_opened_outside_the_machine_with_what_was_stored() -> None:
     commands = private_device(RIGOROUS).handle(Started(), 0.0)
     assert jobs(commands, OpenLedger) == [OpenLedger(None)]
-    commands = private_device(RIGOROUS).handle(Started({TABLE: {"ledger": b"stored"}}), 0.0)
-    assert jobs(commands, OpenLedger) == [OpenLedger(b"stored")]
+    stored = msgspec.msgpack.encode(ledger_of(7).to_plain())
+    commands = private_device(RIGOROUS).handle(Started({TABLE: {"ledger": stored}}), 0.0)
+    assert jobs(commands, OpenLedger) == [OpenLedger(stored)]
     assert not jobs(device_machine().handle(Started(), 0.0), OpenLedger), "off needs none"
 
 

@@ -29,6 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pace-as", choices=sorted(DEVICE_TYPES), help="slow training down to a device type of the paper"
     )
+    parser.add_argument(
+        "--accept-new-budget",
+        action="store_true",
+        help="begin a new privacy budget if the old one is lost or spent; only with the data owner's consent, recorded",
+    )
     program.add_options(parser)
 
 
@@ -49,7 +54,14 @@ def run(options: argparse.Namespace) -> int:
 def _party(options: argparse.Namespace, settings: Settings, state: Path, workload: Workload) -> program.PartyProcess:
     name = device_id(options.id)
     identity = identity_of(settings, name)
-    plan = Parties(settings, light=True).agent(name, workload, options.pace_as or "", noise_generator(), identity)
+    plan = Parties(settings, light=True).agent(
+        name,
+        workload,
+        options.pace_as or "",
+        noise_generator(),
+        identity,
+        accept_new_budget=options.accept_new_budget,
+    )
     step_s = settings.simulation.step_s
     return program.PartyProcess(
         plan.name,

@@ -97,13 +97,17 @@ def paced(loaded: Loaded[Settings], records: float, *, churn: bool) -> Settings:
     return settings
 
 
+MOST_STEPS = 1000
+"""Private steps of a device in one simulation, whatever its data."""
+
+
 def planned_steps_for(settings: Settings, records: float) -> int:
     """Private steps that a device's share of the data can bear: 25 a record, at most the default.
 
     The noise of one step grows with the square root of the steps planned and with the inverse of the records, so many
     steps on a handful of records drown the model. The budget (epsilon, delta) stays what it is.
     """
-    return max(settings.training.steps, min(settings.privacy.planned_steps, round(STEPS_A_RECORD * records)))
+    return max(settings.training.steps, min(MOST_STEPS, round(STEPS_A_RECORD * records)))
 
 
 def pause_for(settings: Settings, *, churn: bool) -> float:

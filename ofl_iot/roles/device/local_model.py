@@ -55,6 +55,10 @@ class LocalModel:
         """Add what training changed; blocks downloaded meanwhile keep their new values."""
         self.local = self.local + (params - start)
 
+    def discard_work(self) -> None:
+        """Forget all work that has not left the device."""
+        self.local = self.base.copy()
+
     def released(self, chunk: Chunk, *, perturbed: bool) -> None:
         """The chunk's part of the work is on its way.
 

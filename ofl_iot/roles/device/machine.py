@@ -15,6 +15,7 @@ import numpy as np
 
 from ofl_iot.errors import LateError, PrivacyError, RefusedError
 from ofl_iot.ids import DeviceId
+from ofl_iot.protocol.lives import Account
 from ofl_iot.protocol.messages import MAX_TEXT, Assignment, Blocks, Card, Pull, Receipt, Status
 from ofl_iot.protocol.model_card import decode_card, difference
 from ofl_iot.protocol.seqset import SeqSet
@@ -71,15 +72,18 @@ from ofl_iot.roles.reports import (
     ExchangeLimited,
     FormerAssignment,
     JobFailure,
+    LedgerLost,
     ModelDiffers,
     OutboxFull,
     PullUnanswered,
     StoredModelDropped,
+    TrainingDiscarded,
     TrainingDiverged,
     WaitingForData,
+    WorkDropped,
 )
 from ofl_iot.roles.settings import DownloadRules, LeaderRules, TrainingRules, UploadRules
-from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
+from ofl_iot.roles.storage import Delete, DeleteTable, Put, StoreOp
 from ofl_iot.roles.store_identity import StoreIdentity
 
 STATE = "device.state"
@@ -104,7 +108,9 @@ class DeviceProfile:
     live: bool = False
     """Whether records may come and go while the device runs: then it looks before each training."""
     balance: float = 1.0
-    """How even the labels of its samples are (`label_balance`): a resource of its plan, told to nobody."""
+    """How even the labels of its samples are (`label_balance`): a resource of its plan where privacy is off."""
+    accept_new_budget: bool = False
+    """Whether the operator accepts a new privacy budget where the old one is lost or spent."""
 
 
 class DeviceRules(msgspec.Struct, frozen=True):
@@ -134,10 +140,16 @@ class DeviceMachine:
             rules.resources,
             rules.upload.values,
             values_down=rules.leader.values,
-            balance=profile.balance,
+            balance=profile.balance if rules.privacy.mode == "off" else 1.0,
         )
-        self.guard = PrivacyGuard(rules.privacy)
+        self.guard = PrivacyGuard(
+            rules.privacy, steps=rules.training.steps, accept_new_budget=profile.accept_new_budget
+        )
         self.data = OwnData(profile.sample_count, live=profile.live)
+        self._now = 0.0
+        self._awaiting_version = False
+        """Whether training waits for the next global model."""
+        self._refused = False
         self.model = LocalModel(BlockLayout(profile.size, profile.block_size), profile.model)
         self._model_store = ModelStore(self.model)
         self._upload = Upload(profile.device, rules.upload, self.model, self.guard, self.store)
@@ -154,7 +166,6 @@ class DeviceMachine:
         self._resting = False
         self._difference = ""
         self._opening = False
-        self._stored_ledger: bytes | None = None
         self._failure: tuple[type[Job], str] | None = None
         """The last job that failed and why, until one succeeds,"""
         self._failures = 0
@@ -168,11 +179,12 @@ class DeviceMachine:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
+        self._now = now
         return collect(self._decide(event, now), event)
 
     def _decide(self, event: Event, now: float) -> Iterator[Command]:
         if isinstance(event, Started):
-            yield from self._start(event.stored, now)
+            yield from self._start(event, now)
         elif isinstance(event, LinkUp):
             self._linked = True
             yield self._announce()
@@ -201,7 +213,8 @@ class DeviceMachine:
                 yield self._announce()
         elif isinstance(event, LedgerOpened):
             self._opening = False
-            yield Persist(tuple(self.guard.open(event.ledger)))
+            yield Persist(tuple(self.guard.open(event.ledger, now)))
+            yield from self._heed_ledger()
             yield from self._train()
         else:
             yield from self._computed(event, now)
@@ -222,6 +235,7 @@ class DeviceMachine:
             self._opening = False
         else:
             self._busy = False
+            yield from self._discarded(event)
         failure = (event.job, event.reason)
         self._failures = self._failures + 1 if failure == self._failure else 0
         if failure != self._failure:
@@ -231,7 +245,8 @@ class DeviceMachine:
 
     # --- beginning and presence
 
-    def _start(self, stored: Stored, now: float) -> Iterator[Command]:
+    def _start(self, started: Started, now: float) -> Iterator[Command]:
+        stored = before = started.stored
         if made := self.store.restore(stored):
             yield Persist(tuple(made))
         state = stored.get(STATE, {})
@@ -246,6 +261,9 @@ class DeviceMachine:
         if "assignment" in stored.get(STATE, {}):
             self.assignment = msgspec.msgpack.decode(state["assignment"], type=Assignment)
         yield from self._upload.restore(stored.get(OUTBOX, {}), next_seq, self._training.steps)
+        worked = stored is not before or bool(stored.get(OUTBOX)) or next_seq > 1 or bool(self._upload.trainings)
+        if self.guard.begin(before, started.wall - now, worked=worked) and self._upload.trainings:
+            yield from self._drop_work("it was trained in another privacy mode")
         me = self.profile.device
         yield Subscribe(Kind.ASSIGNMENT, receiver=me)
         yield Subscribe(Kind.RECEIPT, receiver=me)
@@ -253,7 +271,6 @@ class DeviceMachine:
         if self.profile.card:
             yield Subscribe(Kind.CARD)
         yield SetTimer(_HEARTBEAT, now + self.profile.heartbeat_s)
-        self._stored_ledger = self.guard.stored_ledger(stored)
         if self.guard.needs_ledger and not self.data.live:
             yield from self._open_ledger()
         yield from self._train()
@@ -275,6 +292,7 @@ class DeviceMachine:
             store=self.store.id,
             next_seq=self.outbox.next_seq,
             difference=self._difference,
+            privacy=self.guard.words(self._now),
         )
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
@@ -303,7 +321,7 @@ class DeviceMachine:
             samples=self.data.announced,
             device_type=telemetry.device_type or self.profile.device_type,
             step_s=telemetry.step_s or self._step_s,
-            model_distance=self.model.distance(),
+            model_distance=0.0 if self.guard.perturbs else self.model.distance(),
             budget_left=self.guard.left,
         )
         report, plan = self._resources.measured(known, self._payable())
@@ -349,7 +367,9 @@ class DeviceMachine:
     def _assigned(self, assignment: Assignment, now: float) -> Iterator[Command]:
         if not self.store.is_ours(assignment.store):
             yield FormerAssignment(assignment.term)
+            yield from self._observe(assignment.account)
             return  # the coordinator answers this device's announcement with another one
+        yield from self._observe(assignment.account)
         held = self.assignment
         if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
             return
@@ -377,10 +397,12 @@ class DeviceMachine:
             raise LateError(f"a receipt of term {receipt.term}, this device is in {self.assignment.term}")
         if not self.store.is_ours(receipt.store):
             raise LateError("a receipt for a former store of this device")
+        yield from self._observe(receipt.account)
         told = max(receipt.highest, receipt.settled.highest)
         self.outbox.check_told(told, self.assignment.settled.highest)
         self.acknowledged = self.acknowledged.union(receipt.stored)
-        ops = self._forget(self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits))
+        gone = self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits)
+        ops = self._forget(gone)
         if self.outbox.skip_to(told):
             ops += self._snapshot()
         if ops:
@@ -388,6 +410,8 @@ class DeviceMachine:
         yield from self._release(now)
         yield from self._send_due(now)
         yield from self._offer()
+        if gone and self._awaiting_version:
+            yield from self._pull(now)  # there is a new global model
         yield from self._train()
 
     def _forget(self, deletions: list[StoreOp]) -> list[StoreOp]:
@@ -412,6 +436,11 @@ class DeviceMachine:
         self._busy, self._failure = False, None
         if not bounded(event.params):
             yield TrainingDiverged(loss=event.loss)
+            yield from self._paid_back()
+            yield from self._rest(_RETRY_S, now)
+            return
+        if not self.guard.keeps(event.sampling_rate):
+            yield TrainingDiscarded(sampling_rate=event.sampling_rate)
             yield from self._rest(_RETRY_S, now)
             return
         self.model.trained(event.start, event.params)
@@ -483,19 +512,25 @@ class DeviceMachine:
             or self._resting
             or self._upload.trainings_since_release >= self._training.max_unreleased
         )
-        stopped = self.guard.exhausted or self._resources.throttle.paused
+        guard = self.guard
+        stopped = guard.exhausted or guard.refusal or self._resources.throttle.paused
         if waiting or stopped or self.assignment is None or not self.model.complete:
+            return
+        steps = guard.due(self._resources.steps, self.model.round_no, self._now)
+        self._awaiting_version = not steps
+        if not steps:
+            if (at := guard.next_due(self._now)) is not None:
+                yield from self._rest(at - self._now, self._now)
             return
         if self.data.must_look:
             self._busy = True
             yield Compute(LookAtData())
             return
-        if self.guard.needs_plan(self.data, self._training.batch_size):
+        if guard.needs_plan(self.data, self._training.batch_size):
             yield from self._open_ledger()
             return
         try:
-            steps = self._resources.steps
-            paid = self.guard.pay_training(steps)
+            paid = guard.pay_training(steps)
         except PrivacyError as error:
             yield BudgetSpent(reason=str(error))
             return
@@ -503,7 +538,46 @@ class DeviceMachine:
         self.data.used()
         if paid:
             yield Persist(tuple(paid))
-        yield Compute(TrainLocally(self.model.local.copy(), steps, self.guard.noise_multiplier))
+        yield Compute(TrainLocally(self.model.local.copy(), steps, guard.noise_multiplier, guard.sampling_rate))
+
+    # --- the privacy ledger
+
+    def _observe(self, seen: Account) -> Iterator[Command]:
+        """Others know how far this device's ledger had come; if that is further than here, it was lost."""
+        if ops := self.guard.observe(seen, self._now):
+            yield Persist(tuple(ops))
+        yield from self._heed_ledger()
+
+    def _heed_ledger(self) -> Iterator[Command]:
+        """Work an accepted budget out; say once that training stops because the ledger is lost."""
+        if self.guard.wants_renewal:
+            yield from self._open_ledger()
+        elif self.guard.refusal and not self._refused:
+            self._refused = True
+            yield LedgerLost(reason=self.guard.refusal)
+            if self._upload.trainings:
+                yield from self._drop_work("it was paid from a ledger that is out of date")
+            if self._linked:
+                yield self._announce()
+
+    def _drop_work(self, reason: str) -> Iterator[Command]:
+        """Unreleased work must not leave."""
+        self.model.discard_work()
+        self._upload.discard_work()
+        yield WorkDropped(reason=reason)
+        yield Persist(tuple(self._snapshot()))
+
+    def _discarded(self, failed: JobFailed) -> Iterator[Command]:
+        """A training that failed left nothing: what it paid comes back, and if the data changed so does the plan."""
+        if failed.job is TrainLocally:
+            yield from self._paid_back()
+            if failed.reason.startswith(PrivacyError.__name__) and not self.guard.needs_ledger:
+                self.guard.reopen()
+                yield from self._open_ledger()
+
+    def _paid_back(self) -> Iterator[Command]:
+        if ops := self.guard.discarded():
+            yield Persist(tuple(ops))
 
     def _looked(self, records: int, now: float) -> Iterator[Command]:
         """Go on with what there is to train on; without anything, look again later."""
@@ -523,8 +597,9 @@ class DeviceMachine:
         """Have the ledger opened, or planned anew for another number of records."""
         if not self._opening:
             self._opening = True
-            stored = self.guard.encoded() or self._stored_ledger
-            yield Compute(OpenLedger(stored, self.data.records if self.data.live else 0))
+            stored = self.guard.encoded() or self.guard.stored_ledger
+            at = self.guard.wall(self._now)
+            yield Compute(OpenLedger(stored, self.data.records if self.data.live else 0, at))
 
     def _snapshot(self) -> list[StoreOp]:
         return self._model_store.snapshot(self.outbox.next_seq)

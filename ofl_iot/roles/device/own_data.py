@@ -25,8 +25,11 @@ class OwnData:
 
     @property
     def announced(self) -> int:
-        """Return the number that others are told: at least one, for weights are made of it."""
-        return max(1, self._announced)
+        """Return the number that others are told: at least one, for weights are made of it.
+
+        It is rounded up to a power of two, because the exact number is of the data.
+        """
+        return 1 << max(0, self._announced - 1).bit_length()
 
     def found(self, records: int) -> None:
         """Take in what a look found; the next training uses exactly these records."""

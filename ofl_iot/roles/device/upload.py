@@ -71,6 +71,11 @@ class Upload:
         self.trainings_since_release += 1
         self.steps += steps
 
+    def discard_work(self) -> None:
+        """Nothing of what was trained may leave any more."""
+        self.outbox.queue(())
+        self.trainings = self.steps = self.trainings_since_release = 0
+
     def prepare(self, term: int, gamma: float) -> PrepareRelease | None:
         """The job that selects from all unreleased work; None if there is none or it may not leave."""
         gamma = min(self._gamma, gamma)

@@ -27,7 +27,7 @@ check: $(VENV)/.installed
 
 $(DEMO)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python $(PIP) .
+	$(DEMO)/bin/python $(PIP) '.[sim]'
 	touch $@
 
 $(VENV)/.installed: pyproject.toml research/pyproject.toml constraints.txt

@@ -71,3 +71,15 @@ def test_every_dependency_and_theirs_have_a_wheel_for_aarch64(version: str, tmp_
     wheels = [each["download_info"]["url"].rpartition("/")[2] for each in json.loads(report.read_text())["install"]]
     assert len(wheels) > MANY_DEPENDENCIES
     assert all(name.endswith("-any.whl") or "aarch64" in name for name in wheels)
+
+
+def test_the_wheel_has_no_import_name_but_ours(wheel: zipfile.ZipFile) -> None:
+    """Names such as `agents` belong to others: `openai-agents` installs beside this wheel."""
+    tops = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" not in name}
+    assert tops == {"ofl_iot", "ofl_agents", "ofl_broker"}
+    assert "ofl_iot/workloads/data/digits.csv.gz" in wheel.namelist()
+
+
+def test_a_base_install_has_what_an_agent_needs_and_no_more() -> None:
+    names = {re.split(r"[<>=;]", each)[0].strip() for each in dependencies()}
+    assert not names & {"amqtt", "rich", "scikit-learn", "torch", "matplotlib"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +35,8 @@ COMMANDS = {
     "bench": ("ofl_research.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),
 }
 RESEARCH = "ofl_research"
+EXTRAS = {"amqtt": "sim", "rich": "sim", "matplotlib": "charts", "torch": "torch", "torch_geometric": "graph"}
+"""Packages that a base install does not have, and the extra that brings each."""
 EXIT_FAILED, EXIT_USAGE = 1, 2
 NOT_SETTINGS = {"OFL_DATA", "OFL_TOKEN"}
 Run = Callable[[argparse.Namespace], int]
@@ -49,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     start_logging(options.log_level)
     run: Run = options.run
     try:
-        return run(options)
+        with _missing_extras():
+            return run(options)
     except ConfigError as error:
         return _complain(error, EXIT_USAGE)
     except OflError as error:
@@ -142,13 +146,26 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 def _load(module: str) -> ModuleType:
     """Import a subcommand; the benches and the reproduction are a distribution of their own."""
     try:
-        return import_module(module)
+        with _missing_extras():
+            return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != RESEARCH:
             raise
         raise ConfigError(
             "benches and reproduction are not installed: run `pip install ./research` in a checkout of ofl-iot"
         ) from error
+
+
+@contextmanager
+def _missing_extras() -> Iterator[None]:
+    """Name the extra that brings a package which a base install lacks."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise ConfigError(f"this command needs {package}: pip install 'ofl-iot[{EXTRAS[package]}]'") from error
 
 
 def _complain(error: OflError, code: int) -> int:

@@ -9,14 +9,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from ofl_broker import DEFAULT_PORT
 from ofl_broker.embedded import EmbeddedBroker
 from ofl_broker.pulse import BrokerPulse
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import FederationId
 from ofl_iot.runtime.logs import start_logging
 from ofl_iot.runtime.watchdog import Service
-
-DEFAULT_PORT = 1883
 
 
 async def serve(host: str, port: int, stop: asyncio.Event, federation: FederationId | None = None) -> None:

@@ -1,13 +1,9 @@
-"""Handwritten digits: 1,797 real images of 8 × 8 pixels that ship inside scikit-learn.
-
-The file is read without importing scikit-learn, which would cost a second and tens of megabytes.
-"""
+"""Handwritten digits: 1,797 real images of 8 × 8 pixels; source and licence: `data/README.md`."""
 
 from __future__ import annotations
 
 import functools
 import gzip
-import importlib.util
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +17,7 @@ from ofl_iot.workloads.dense_workload import DenseWorkload
 from ofl_iot.workloads.splits import SplitKind, split_rows, stratified
 
 NAME = "digits"
+_FILE = Path(__file__).parent / "data" / "digits.csv.gz"
 PIXELS = 64
 CLASSES = 10
 DEFAULT_HIDDEN = 32
@@ -67,17 +64,10 @@ def digits_federation(
 @functools.cache
 def load_digits() -> DigitsData:
     """Read the digits, pixels scaled to [0, 1], and cut them into the fixed parts."""
-    table = _read_table(_digits_file())
+    table = _read_table(_FILE)
     pixels, labels = table[:, :PIXELS].astype(np.float32) / np.float32(16), table[:, PIXELS].astype(np.int64)
     parts = [Samples.of(pixels[rows], labels[rows]) for rows in stratified(labels, _SHARES, _SPLIT_SEED)]
     return DigitsData(*parts)
-
-
-def _digits_file() -> Path:
-    spec = importlib.util.find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
-    return Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
 
 
 def _read_table(path: Path) -> npt.NDArray[np.float64]:
@@ -85,7 +75,7 @@ def _read_table(path: Path) -> npt.NDArray[np.float64]:
         with gzip.open(path, "rt", encoding="ascii") as file:
             table = np.loadtxt(file, delimiter=",")
     except (OSError, EOFError, ValueError) as error:
-        raise ConfigError(f"cannot read the digits from {path} ({error}): reinstall scikit-learn") from error
+        raise ConfigError(f"cannot read the digits from {path} ({error}): reinstall ofl-iot") from error
     if table.ndim != 2 or table.shape[1] != PIXELS + 1:
-        raise ConfigError(f"{path} does not hold the digits: reinstall scikit-learn")
+        raise ConfigError(f"{path} does not hold the digits: reinstall ofl-iot")
     return table

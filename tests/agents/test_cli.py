@@ -273,3 +273,26 @@ def test_each_command_has_options_and_a_run() -> None:
         assert callable(imported.run)
         assert callable(imported.add_options)
         assert summary[0].islower()
+
+
+@pytest.mark.parametrize(("command", "missing"), [(["broker", "--port", "0"], "amqtt"), (["sim"], "rich")])
+def test_a_command_whose_extra_is_missing_names_it(command: list[str], missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from ofl_agents.cli import main; sys.exit(main({command!r}))"
+    done = subprocess.run(  # noqa: S603  # our own interpreter
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"ofl: this command needs {missing}: pip install 'ofl-iot[sim]'\n"
+
+
+def test_profiles_of_production_brokers_need_no_extra() -> None:
+    code = "import sys; sys.modules['amqtt'] = None; from ofl_agents.cli import main; main(sys.argv[1:])"
+    done = subprocess.run(  # noqa: S603  # our own interpreter
+        [sys.executable, "-c", code, "broker", "profile", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "mosquitto" in done.stdout
+    assert done.returncode == 0

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from ofl_agents.commands import broker_profile
-from ofl_broker.program import DEFAULT_PORT, serve_until_signal
+from ofl_broker import DEFAULT_PORT
 from ofl_iot.ids import federation_id
 
 
@@ -25,6 +25,8 @@ def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, or write a profile."""
     if options.profile is not None:
         return broker_profile.run(options)
+    from ofl_broker.program import serve_until_signal  # needs the extra `sim`; profiles do not
+
     federation = federation_id(options.federation) if options.federation else None
     asyncio.run(serve_until_signal(options.host, options.port, federation))
     return 0

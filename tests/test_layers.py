@@ -229,3 +229,10 @@ def test_certificates_are_loaded_by_those_alone_who_have_one(command: str) -> No
 
 def test_the_command_itself_starts_without_numpy() -> None:
     assert not loaded_by("import ofl_agents.cli") & {"numpy", "msgspec", "paho"}
+
+
+def test_the_drawing_in_contributing_is_the_import_graph() -> None:
+    from tests.import_graph import END, START, drawing
+
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert text.partition(START)[2].partition(END)[0] == drawing(), "run: python -m tests.import_graph"

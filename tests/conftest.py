@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import importlib.util
+import os
 import shutil
 import socket
 import sys
@@ -20,6 +21,9 @@ from hypothesis import settings
 
 from ofl_broker.embedded import EmbeddedBroker
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""For torch, which reads it when it is imported, here and in processes that tests start: threads of one small job wait
+for each other, on a busy machine for minutes."""
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
 """Laws are tried on the same examples each time, and take the time they take: the machine may be busy."""

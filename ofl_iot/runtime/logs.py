@@ -1,7 +1,7 @@
 """The format of log lines: a phrase, then key=value, or one JSON object a line (`log.format`).
 
 This is the one place where values become text. Whatever came from outside is escaped and cut, so that a peer can
-neither forge a field or a line nor flood the log.
+neither forge a field or a line nor flood the log; what one peer causes is limited, the rest counted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal
 
+from ofl_iot.roles.allowance import Allowance
+
 if TYPE_CHECKING:
     from ofl_iot.roles.reports import Report
 
 MAX_TEXT = 200
 """Characters of a value that are logged."""
 LogFormat = Literal["text", "json"]
+_CAUSES = ("sender", "peer", "device")
+"""Fields that name whose message caused a line."""
 _CONVERSION = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa]")
 _KEYED = re.compile(r"(?:^|\s)(\w+)=(?=%)")
 
@@ -90,6 +94,41 @@ def line_of(record: logging.LogRecord) -> Line:
     return Line(record.getMessage(), {})
 
 
+class SenderLimit(logging.Filter):
+    """Lets a peer cause so many warnings of one kind: a burst, then one every ten seconds; the others are counted.
+
+    The next line that passes says how many were left out.
+    """
+
+    BURST, EVERY_S, MAX_KEPT = 20, 10.0, 1024
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[tuple[str, str], tuple[Allowance, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log it; adds `left_out` to the first line after others were left out."""
+        if record.levelno < logging.WARNING:
+            return True
+        line = line_of(record)
+        cause = next((line.fields[name] for name in _CAUSES if name in line.fields), None)
+        if cause is None:
+            return True
+        # Ports are chosen by the peer: only its address counts.
+        key = (str(cause[0] if isinstance(cause, tuple) and cause else cause)[:MAX_TEXT], line.phrase)
+        allowance, left_out = self._kept.pop(key, (Allowance(self.BURST, 1.0 / self.EVERY_S), 0))
+        passes = allowance.spend(1.0, record.created)
+        self._kept[key] = (
+            allowance,
+            0 if passes else left_out + 1,
+        )  # the last one heard of is the last to be forgotten
+        if len(self._kept) > self.MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        if passes and left_out:
+            record.msg, record.args = "%s", (Line(line.phrase, {**line.fields, "left_out": left_out}),)
+        return passes
+
+
 class TextFormatter(logging.Formatter):
     """Time, level, logger, phrase, key=value."""
 
@@ -134,4 +173,5 @@ def start_logging(level: str) -> None:
     """Log to stderr as text until the settings are read."""
     handler = logging.StreamHandler()
     handler.setFormatter(TextFormatter())
+    handler.addFilter(SenderLimit())
     logging.basicConfig(level=getattr(logging, level.upper()), handlers=[handler])

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 
 from ofl_iot.roles import reports
 from ofl_iot.roles.reports import Clustered, MessageDropped, Report, RoundClosed, TrainingDiverged
-from ofl_iot.runtime.logs import MAX_TEXT, JsonFormatter, TextFormatter, escape, line_of, log_report, set_format
+from ofl_iot.runtime.logs import (
+    MAX_TEXT,
+    JsonFormatter,
+    SenderLimit,
+    TextFormatter,
+    escape,
+    line_of,
+    log_report,
+    set_format,
+)
 from ofl_iot.transport.settings import Address
 
 EVIL = 'x" party=coordinator\nERROR forged: all is lost\x1b[2J\u202e'
@@ -169,3 +178,59 @@ def test_a_value_with_a_text_of_its_own_is_shown_by_it() -> None:
         "l", logging.INFO, "f", 1, "no link broker=%s reason=%r", (Address("b", 1), "shut"), None
     )
     assert str(line_of(record)) == "no link broker=b:1 reason=shut"
+
+
+# --- floods
+
+
+def flooded(lines: list[tuple[Report, float]]) -> list[str]:
+    """What is left of reports that were made at these times."""
+    limit, left = SenderLimit(), []
+    logger, kept = logging.getLogger("tests.flood"), Kept()
+    logger.addHandler(kept)
+    logger.setLevel(logging.DEBUG)
+    for report, at in lines:
+        log_report(logger, "coordinator", report)
+        record = kept.records.pop()
+        record.created = at
+        if limit.filter(record):
+            left.append(text_of(record))
+    return left
+
+
+def test_what_one_sender_causes_is_limited_and_the_rest_counted() -> None:
+    """The attack: as many log lines as messages, until the disk is full."""
+    noise, other = MessageDropped("d1", "PULL", "no"), MessageDropped("d2", "PULL", "no")
+    lines = flooded([*((noise, 0.001 * number) for number in range(5000)), (other, 5.0), (noise, 20.0)])
+    assert len(lines) == SenderLimit.BURST + 2
+    assert "sender=d2" in lines[-2], "others are heard"
+    assert f"left_out={5000 - SenderLimit.BURST}" in lines[-1]
+
+
+def test_a_flood_under_many_names_takes_bounded_memory() -> None:
+    limit = SenderLimit()
+    for number in range(3000):
+        assert limit.filter(
+            logging.LogRecord(
+                "x", logging.WARNING, "", 0, "refused peer=%s reason=%s", ((f"10.{number}", 1), "no"), None
+            )
+        )
+    assert len(limit._kept) == SenderLimit.MAX_KEPT
+
+
+def test_the_port_of_a_peer_makes_no_other_of_it() -> None:
+    limit = SenderLimit()
+    passed = [
+        limit.filter(
+            logging.LogRecord(
+                "x", logging.WARNING, "", 0, "refused peer=%s reason=%s", (("10.0.0.1", port), "no"), None
+            )
+        )
+        for port in range(200)
+    ]
+    assert sum(passed) <= SenderLimit.BURST + 1
+
+
+def test_what_no_peer_causes_is_never_left_out() -> None:
+    rounds = RoundClosed(3, 2, {}, ())
+    assert len(flooded([(rounds, 0.0)] * 100)) == 100

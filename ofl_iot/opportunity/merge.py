@@ -16,7 +16,6 @@ travelled, and the blocks that travelled farthest since the device saw them come
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,7 +44,7 @@ class Arrivals:
     """Smoothed seconds between updates over the training steps behind them; unknown after the first."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ArrivalRates:
     """How much training of each device arrives; the same observations always give the same rates.
 
@@ -54,34 +53,39 @@ class ArrivalRates:
 
     smoothing: float = 0.3
     """Weight of the newest gap."""
-    devices: Mapping[DeviceId, Arrivals] = field(default_factory=dict)
+    devices: dict[DeviceId, Arrivals] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < self.smoothing <= 1:
             raise ConfigError(f"the smoothing of arrival rates is {self.smoothing}: choose it in (0, 1]")
+        self._rates = {name: 1 / a.step_s for name, a in self.devices.items() if a.step_s is not None}
+        """Steps a second of the devices of which that is known."""
 
     def observe(self, device: DeviceId, now: float, steps: float = 1.0) -> ArrivalRates:
-        """The rates after an update of `steps` at `now` (seconds on a clock that does not run backwards)."""
+        """Take in an update of `steps` at `now` (seconds on a clock that does not run backwards)."""
         known = self.devices.get(device)
         if known is None:
-            heard = Arrivals(now)
-        else:
-            step_s = max(MIN_GAP_S, now - known.last_s) / steps
-            old = step_s if known.step_s is None else known.step_s
-            heard = Arrivals(max(now, known.last_s), (1 - self.smoothing) * old + self.smoothing * step_s)
-        return ArrivalRates(self.smoothing, {**self.devices, device: heard})
+            self.devices[device] = Arrivals(now)
+            return self
+        gap_s = max(MIN_GAP_S, now - known.last_s) / steps
+        old = gap_s if known.step_s is None else known.step_s
+        step_s = (1 - self.smoothing) * old + self.smoothing * gap_s
+        self.devices[device] = Arrivals(max(now, known.last_s), step_s)
+        self._rates[device] = 1 / step_s
+        return self
 
     def forget(self, device: DeviceId) -> ArrivalRates:
-        """The rates without a device that left the cluster."""
-        return ArrivalRates(self.smoothing, {name: a for name, a in self.devices.items() if name != device})
+        """Leave out a device that left the cluster."""
+        self.devices.pop(device, None)
+        self._rates.pop(device, None)
+        return self
 
     def compensation(self, device: DeviceId) -> float:
         """mean rate / rate of the device; 1 while too little is known to tell."""
-        paces = {name: a.step_s for name, a in self.devices.items() if a.step_s is not None}
-        if device not in paces:
+        if device not in self._rates:
             return 1.0
-        mean_rate = math.fsum(1 / step_s for step_s in paces.values()) / len(paces)
-        return mean_rate * paces[device]
+        mean_rate = math.fsum(self._rates.values()) / len(self._rates)
+        return mean_rate * (self.devices[device].step_s or 1.0)
 
     def to_plain(self) -> list[object]:
         """Plain numbers and strings, to be stored."""

@@ -64,6 +64,11 @@ _WITH = {
 }
 """Where coordinator and decryptor may stand in a device's place; elsewhere their ids would make them devices."""
 _PATHS = {kind: tuple(kind.value.split("/")) for kind in Kind}
+_FORMS = {kind: str(kind.value) for kind in Kind}
+_OF_LENGTH = {
+    length: [(kind, path) for kind, path in _PATHS.items() if len(path) == length]
+    for length in {len(path) for path in _PATHS.values()}
+}
 
 
 @dataclass(frozen=True)
@@ -113,18 +118,14 @@ class Topics:
         return Topic(kind, sender, receiver, index)
 
     def _fill(self, kind: Kind, sender: str, receiver: str | None, index: int | str) -> str:
-        words = {_SENDER: sender, _RECEIVER: receiver, _INDEX: str(index)}
-        filled = [words.get(slot, slot) for slot in _PATHS[kind]]
-        if None in filled:
+        if receiver is None and _RECEIVER in _PATHS[kind]:
             raise ValueError(f"a {kind.name} topic needs a receiver")
-        return self._prefix + "/".join(str(word) for word in filled)
+        return self._prefix + _FORMS[kind].format(sender=sender, receiver=receiver, index=index)
 
 
 def _kind_of(words: list[str]) -> Kind | None:
-    for kind, path in _PATHS.items():
-        if len(path) == len(words) and all(
-            slot.startswith("{") or slot == word for slot, word in zip(path, words, strict=True)
-        ):
+    for kind, path in _OF_LENGTH.get(len(words), ()):
+        if all(slot[0] == "{" or slot == word for slot, word in zip(path, words, strict=True)):
             return kind
     return None
 

@@ -112,6 +112,11 @@ class Gate:
         """Of the devices by which others are measured,"""
         self._common: Direction = np.zeros(rules.sketch_size, np.int64)
         """and their sum."""
+        self._suspected: dict[DeviceId, float] = {}
+        """Devices above the limit and how far they are suspected."""
+        self._places: dict[DeviceId, int] = {}
+        self._log_rms: npt.NDArray[np.float64] = np.empty(0)
+        """Of each device at its place: an update is compared with all others, so that must be quick."""
         for device, record in self._records.items():
             if len(record.sketch) != 4 * rules.sketch_size:
                 raise StoreError(f"the gate's record of {device} has another sketch size: forget the gate's state")
@@ -130,8 +135,7 @@ class Gate:
         if not self.rules.enabled or norm == 0.0:
             return Admission(accept=device not in self.blocked(), scale=1.0, suspicion=_suspicion(record))
         log_rms = float(np.log(norm / np.sqrt(values.size)))
-        out = self.blocked() | {device}
-        others = np.array([r.log_rms for d, r in self._records.items() if d not in out])
+        others = self._others(self.blocked() | {device})
         others = others if len(others) >= 2 else np.array([log_rms])
         usual, loudness = float(np.median(others)), self._loudness(log_rms, others)
         sketch = self._sketch(indices, values / norm)
@@ -148,12 +152,25 @@ class Gate:
         """Devices whose updates are refused: the most suspected above the limit, never more than a minority."""
         if not self.rules.enabled:
             return frozenset()
-        suspected = [(-r.suspicion, d) for d, r in self._records.items() if r.suspicion > self.rules.limit]
+        suspected = [(-suspicion, device) for device, suspicion in self._suspected.items()]
         return frozenset(device for _, device in sorted(suspected)[: max(0, (len(self._records) - 1) // 2)])
 
+    def _others(self, out: frozenset[DeviceId]) -> npt.NDArray[np.float64]:
+        """Log RMS values of all devices but some."""
+        kept = np.ones(len(self._places), bool)
+        kept[[self._places[device] for device in out if device in self._places]] = False
+        return self._log_rms[: len(self._places)][kept]
+
     def _count(self, device: DeviceId) -> None:
-        """Bring the sum of directions up to date with the device's record: O(1), whatever the cluster's size."""
+        """Bring what is known of all devices up to date with one's record: O(1), whatever the cluster's size."""
         record = self._records[device]
+        place = self._places.setdefault(device, len(self._places))
+        if place >= len(self._log_rms):
+            self._log_rms = np.concatenate((self._log_rms, np.zeros(place + 16)))
+        self._log_rms[place] = record.log_rms
+        self._suspected.pop(device, None)
+        if record.suspicion > self.rules.limit:
+            self._suspected[device] = record.suspicion
         before = self._directions.pop(device, None)
         if before is not None:
             self._common -= before

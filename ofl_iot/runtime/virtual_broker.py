@@ -7,7 +7,6 @@ twice; a session that is away keeps its queue unless the broker forgets it.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections import Counter
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
+
+from ofl_iot.runtime.topic_tree import TopicTree
 
 
 class LinkRates(msgspec.Struct, frozen=True):
@@ -105,11 +106,9 @@ class VirtualBroker:
         self._rng = rng
         self._schedule = schedule
         self._sessions: dict[str, Session] = {}
-        self._retained: dict[str, bytes] = {}
-        self._subscribers: dict[str, dict[str, Session]] = {}
+        self._retained: TopicTree[bytes] = TopicTree()
+        self._subscribers: TopicTree[dict[str, Session]] = TopicTree()
         """By pattern, then client."""
-        self._routes: dict[str, list[Session]] = {}
-        """Who gets a topic, for topics already seen."""
         self._connections = 0
         self.messages = 0
 
@@ -153,16 +152,13 @@ class VirtualBroker:
         if pattern not in session.patterns:
             session.patterns.add(pattern)
             self._subscribers.setdefault(pattern, {})[client] = session
-            self._forget_routes(pattern)
-        for topic, payload in list(self._retained.items()):
-            if matches(pattern, topic):
-                self._send(session, topic, payload, now)
+        for topic, payload in self._retained.matched_by(pattern):
+            self._send(session, topic, payload, now)
 
     def unsubscribe(self, client: str, pattern: str) -> None:
         """Remove a subscription."""
         self._sessions[client].patterns.discard(pattern)
-        self._subscribers.get(pattern, {}).pop(client, None)
-        self._forget_routes(pattern)
+        self._subscribers.setdefault(pattern, {}).pop(client, None)
 
     def publish(self, client: str, topic: str, payload: bytes, now: float, *, retain: bool) -> None:
         """A client hands a message over; it reaches the broker a little later, if the connection holds."""
@@ -187,23 +183,12 @@ class VirtualBroker:
     def _route(self, topic: str, payload: bytes, now: float, *, retain: bool) -> None:
         self.messages += 1
         if retain:
-            self._retained[topic] = payload
-        routes = self._routes.get(topic)
-        if routes is None:
-            routes = self._routes[topic] = self._receivers(topic)
-        for session in routes:
-            self._send(session, topic, payload, now)
-
-    def _receivers(self, topic: str) -> list[Session]:
-        """The sessions with a pattern that matches, each once: every word may stand for itself or be a `+`."""
+            self._retained.put(topic, payload)
         receivers: dict[str, Session] = {}
-        for words in itertools.product(*((word, "+") for word in topic.split("/"))):
-            receivers.update(self._subscribers.get("/".join(words), {}))
-        return list(receivers.values())
-
-    def _forget_routes(self, pattern: str) -> None:
-        for topic in [topic for topic in self._routes if matches(pattern, topic)]:
-            del self._routes[topic]
+        for sessions in self._subscribers.matching(topic):
+            receivers.update(sessions)
+        for session in receivers.values():
+            self._send(session, topic, payload, now)
 
     def _send(self, session: Session, topic: str, payload: bytes, now: float) -> None:
         if not session.connection:
@@ -224,13 +209,3 @@ class VirtualBroker:
 
     def _latency(self) -> float:
         return self._rng.uniform(*self._faults.latency_s)
-
-
-def matches(pattern: str, topic: str) -> bool:
-    """Whether an MQTT pattern (with `+`, no `#`) matches a topic."""
-    if pattern == topic:
-        return True
-    if "+" not in pattern:
-        return False
-    wanted, words = pattern.split("/"), topic.split("/")
-    return len(wanted) == len(words) and all(w in ("+", word) for w, word in zip(wanted, words, strict=True))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ofl_iot.errors import TopicError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, RESERVED, DeviceId, FederationId
 from ofl_iot.protocol.topics import MAX_INDEX, Kind, Topic, Topics
+from ofl_iot.runtime.topic_tree import matches
 from tests.protocol.samples import ids
 
 TOPICS = Topics(FederationId("mine"))
@@ -22,12 +23,6 @@ def topics(draw: st.DrawFn) -> Topic:
     sender = draw(devices) if "{sender}" in kind.value else COORDINATOR
     receiver = draw(devices) if "{receiver}" in kind.value else None
     return Topic(kind, sender, receiver, draw(st.integers(0, MAX_INDEX)) if "{index}" in kind.value else 0)
-
-
-def matches(pattern: str, topic: str) -> bool:
-    """MQTT's rule for patterns without `#`."""
-    wanted, words = pattern.split("/"), topic.split("/")
-    return len(wanted) == len(words) and all(w in ("+", word) for w, word in zip(wanted, words, strict=True))
 
 
 @given(topics())

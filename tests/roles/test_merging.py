@@ -7,6 +7,7 @@ import pytest
 
 from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
 from ofl_iot.roles.leader.merging import MergeRules, WeightedMerging
+from tests.counting import count_calls
 from tests.roles.parties import A, B, C
 
 SIZE = 400
@@ -27,6 +28,18 @@ def test_without_compensation_a_device_counts_by_its_data() -> None:
     merging = WeightedMerging(PLAIN, salt=1)
     assert merging.step(A, update(ONES), 0.0, {A: 30, B: 70}, 0) == pytest.approx(0.3)
     assert merging.step(B, update(ONES), 0.0, {A: 30, B: 70}, 0) == pytest.approx(0.7)
+
+
+def test_a_chunk_costs_the_same_work_however_many_devices_are_in_the_cluster() -> None:
+    def calls(count: int) -> int:
+        members = {f"d{number}": 10 for number in range(count)}
+        merging, chunk = WeightedMerging(MergeRules(), salt=1), update(ONES)
+        for second in (0.0, 1.0):
+            for number, name in enumerate(members):
+                merging.step(name, update(ONES, update_no=number), second, members, 0)
+        return count_calls(lambda: merging.step("d1", chunk, 2.0, members, 0))
+
+    assert calls(200) <= calls(20) + 5
 
 
 def test_a_device_without_data_still_counts_a_little() -> None:

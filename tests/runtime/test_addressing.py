@@ -13,7 +13,7 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Publish, Subscribe, Unsubscribe
 from ofl_iot.roles.events import Arrived
 from ofl_iot.runtime.addressing import Wire, urgency_of
-from ofl_iot.runtime.virtual_broker import matches
+from ofl_iot.runtime.topic_tree import matches
 from tests.runtime.fakes import FEDERATION
 
 ids = st.from_regex(r"[a-z0-9]{1,5}(-[a-z0-9]{1,5})?", fullmatch=True).map(DeviceId)

@@ -25,9 +25,11 @@ from ofl_iot.roles.reports import DeviceAssigned, Report
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
+from ofl_iot.runtime.topic_tree import matches
 from ofl_iot.runtime.virtual import Party, VirtualWorld
-from ofl_iot.runtime.virtual_broker import Faults, LinkRates, Session, VirtualBroker, matches
+from ofl_iot.runtime.virtual_broker import Faults, LinkRates, Session, VirtualBroker
 from tests.chaos.tally import TallyWorld
+from tests.counting import count_calls
 from tests.runtime.fakes import FEDERATION, ME, Script, Workshop, status
 
 SLOW_NETWORK = Faults(latency_s=(0.01, 1.0))
@@ -115,6 +117,44 @@ def test_a_subscriber_gets_exactly_the_topics_that_match(pattern: str, topics: l
     room.publish("s", pattern.replace("+", "a"), b"x")
     room.clock.run()
     assert room.got["r"] == [(topic, b"x") for topic in topics if matches(pattern, topic)]
+
+
+@given(
+    pattern=st.lists(st.sampled_from(["a", "b", "+"]), min_size=1, max_size=4).map("/".join),
+    topics=st.lists(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=4).map("/".join), max_size=8),
+)
+def test_a_subscriber_gets_the_retained_topics_that_match_in_the_order_they_came(
+    pattern: str, topics: list[str]
+) -> None:
+    room = Room("r", "s")
+    for number, topic in enumerate(topics):
+        room.broker.publish("s", topic, bytes([number]), room.clock.now, retain=True)
+    room.clock.run()
+    room.subscribe("r", pattern)
+    room.clock.run()
+    last = {topic: bytes([number]) for number, topic in enumerate(topics)}
+    assert room.got["r"] == [(topic, value) for topic, value in last.items() if matches(pattern, topic)]
+
+
+def test_a_message_and_a_subscription_cost_the_same_work_however_many_clients_there_are() -> None:
+    def calls(clients: int) -> int:
+        names = [f"c{number}" for number in range(clients)]
+        room = Room("s", *names)
+        for name in names:
+            room.subscribe(name, f"to/{name}/+")
+            room.broker.publish(name, f"status/{name}", b"here", 0.0, retain=True)
+        room.clock.run()
+
+        def once() -> None:
+            room.subscribe("c1", "to/c1/again/+")
+            room.publish("s", "to/c1/s", b"x")
+            room.broker.unsubscribe("c1", "to/c1/again/+")
+            room.clock.run()
+
+        once()
+        return count_calls(once)
+
+    assert calls(400) <= 1.1 * calls(10)
 
 
 @given(sizes=st.lists(st.integers(1, 10_000), min_size=1, max_size=8), up=st.integers(10, 10**6))

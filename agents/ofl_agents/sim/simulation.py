@@ -47,6 +47,7 @@ class SimulatedDevice:
     kind: DeviceType
     workload: Workload
     samples: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,16 @@ class Simulation:
                 kind,
                 workload,
                 workload.sample_count,
+                number,
             )
-            for name, workload, kind, seed in zip(
-                device_names(simulation.devices), learning.devices, deal_types(simulation.devices), seeds, strict=True
+            for number, (name, workload, kind, seed) in enumerate(
+                zip(
+                    device_names(simulation.devices),
+                    learning.devices,
+                    deal_types(simulation.devices),
+                    seeds,
+                    strict=True,
+                )
             )
         ]
 
@@ -228,7 +236,7 @@ class Simulation:
         return TypePace(self._settings.simulation.step_s / device.kind.relative_speed)
 
     def _meter(self, device: SimulatedDevice, clock: object) -> SimulatedSource:
-        rng = np.random.default_rng([self._settings.simulation.seed, self._devices.index(device)])
+        rng = np.random.default_rng([self._settings.simulation.seed, device.number])
         return SimulatedSource(device.kind, rng, clock, step_s=self._settings.simulation.step_s)  # type: ignore[arg-type]
 
     def _finished(self, coordinator: CoordinatorMachine) -> bool:

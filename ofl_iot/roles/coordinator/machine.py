@@ -311,7 +311,7 @@ class CoordinatorMachine:
             return
         if self._inheritance:
             yield from self._end_of_reading()
-        if len(self.roster.online) < self._fleet.min_devices:
+        if self.roster.online_count < self._fleet.min_devices:
             yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
             return
         self.roster.heed_claimed_terms()
@@ -383,7 +383,7 @@ class CoordinatorMachine:
             return
         yield from self._clusters.came(device)
         if self.roster.plan is None:
-            if len(self.roster.online) == 1:
+            if self.roster.online_count == 1:
                 yield SetTimer(_GATHER, now + self._fleet.gather_s)
         elif self.roster.cluster_of(device) is None:
             yield from self._clusters.join(device)

@@ -97,6 +97,8 @@ class Roster:
         self.incarnation = b""
         """Of the coordinator; every assignment names it."""
         self.devices: dict[DeviceId, DeviceRecord] = {}
+        self.online_count = 0
+        """Devices that can be reached."""
         self.plan: FleetPlan | None = None
         self._clustered: FleetPlan | None = None
         """The plan as the last clustering made it: turnover counts from there."""
@@ -133,6 +135,7 @@ class Roster:
             record = DeviceRecord(status, status.online, now, ContactWindow.open(now))
             record.books = self._unmet.pop(device, record.books)
             self.devices[device] = record
+            self.online_count += status.online
             return [Put(DEVICES, device, msgspec.msgpack.encode(status)), *self._heard_store(device, status.store)]
         if not status.sealing_key:  # a last will was written before the key was made
             key, certificate = known.status.sealing_key, known.status.certificate
@@ -141,6 +144,7 @@ class Roster:
         known.contact.count(now, online=known.online)
         if status.online or known.online:
             known.since = now
+        self.online_count += status.online - known.online
         known.status, known.online = status, status.online
         told = [Put(DEVICES, device, msgspec.msgpack.encode(status))] if shown != before else []
         return [*told, *self._heard_store(device, status.store)]

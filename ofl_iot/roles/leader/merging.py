@@ -78,6 +78,10 @@ class WeightedMerging:
         self._settings = MergeSettings(max_weight=rules.max_weight, staleness_bound=rules.max_lag or None)
         self._rates = ArrivalRates()
         self._updates: dict[str, int] = {}
+        self._members: Mapping[str, int] = {}
+        """Samples by member at the last step,"""
+        self._examples = 0
+        """and of all of them: a leader makes another mapping when they change."""
         self._gate = Gate(salt, GateRules(enabled=rules.gate))
 
     def step(self, device: str, chunk: Chunk, now: float, members: Mapping[str, int], round_no: int) -> float:
@@ -85,9 +89,11 @@ class WeightedMerging:
         name, steps = DeviceId(device), self._steps_of(chunk)
         if self._updates.get(device) != chunk.update_no:
             self._updates[device] = chunk.update_no
-            self._rates = self._rates.observe(name, now, steps)
+            self._rates.observe(name, now, steps)
         compensation = self._rates.compensation(name) if self._rules.compensate_rate else 1.0
-        own, total = max(1, members[device]), sum(max(1, count) for count in members.values())
+        if members is not self._members:
+            self._members, self._examples = members, sum(max(1, count) for count in members.values())
+        own, total = max(1, members[device]), self._examples
         lag = float(max(0, round_no - chunk.base_round))
         weight = merge_weight(own, total, compensation, lag, self._settings)
         # What noisy steps come to grows with their root.

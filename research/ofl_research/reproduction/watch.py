@@ -21,8 +21,8 @@ from ofl_iot.roles.reports import (
     RoundClosed,
     RoundOpened,
 )
+from ofl_iot.runtime.topic_tree import matches
 from ofl_iot.runtime.virtual import VirtualWorld
-from ofl_iot.runtime.virtual_broker import matches
 from ofl_research.baselines.reports import ModelsCombined, ModelsMerged
 from ofl_research.reproduction.plan import Operations, Point
 

@@ -171,6 +171,9 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.full = False
+        self.commits = 0
+        self.bytes_written = 0
+        """Of values: what a store on disk would have to write at least."""
         self._tables: dict[str, dict[Key, bytes]] = {}
 
     def apply(self, ops: Sequence[StoreOp]) -> None:
@@ -178,8 +181,10 @@ class MemoryStore:
         if self.full and ops:
             raise StoreError("cannot write to the store in memory (it is set to be full): it keeps its last state")
         tables = self._tables
+        self.commits += bool(ops)
         for op in ops:
             if type(op) is Put:
+                self.bytes_written += len(op.value)
                 tables.setdefault(op.table, {})[op.key] = op.value
             elif type(op) is Delete:
                 tables.get(op.table, {}).pop(op.key, None)

@@ -17,7 +17,7 @@ from ofl_agents.build import AgentPlan, Parties
 from ofl_agents.sim.audit import Audit, audit_chunks
 from ofl_agents.sim.churn import COMING_AND_GOING, Churn
 from ofl_agents.sim.fleet_report import count_service, service_by_type
-from ofl_agents.sim.summary import DeviceRow, Progress, SimulationError, Summary
+from ofl_agents.sim.summary import Costs, DeviceRow, Progress, SimulationError, Summary
 from ofl_iot.apps.opening import Fleet
 from ofl_iot.fleet.devices import DeviceType, deal_types
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, device_id
@@ -59,6 +59,7 @@ class Outcome:
     traffic: dict[DeviceId, tuple[int, int]]
     """Bytes up and down."""
     virtual_s: float | None = None
+    costs: Costs | None = None
 
 
 class Simulation:
@@ -141,6 +142,12 @@ class Simulation:
             _coordinator(coordinator.machine),
             {DeviceId(name): (each.up, each.down) for name, each in traffic.items()},
             world.now,
+            Costs(
+                trainings=self._progress.trainings,
+                messages=world.broker.messages,
+                commits=sum(party.store.commits for party in world.parties.values()),
+                stored_bytes=sum(party.store.bytes_written for party in world.parties.values()),
+            ),
         )
         return self._summarise("virtual", began, outcome)
 
@@ -268,6 +275,7 @@ class Simulation:
             lost_chunks=audit.lost,
             doubled_chunks=audit.doubled + (churn.doubled_chunks if churn else 0),
             runtime=runtime,
+            costs=outcome.costs,
             devices=len(rows),
             seed=self._settings.simulation.seed,
             virtual_s=outcome.virtual_s,

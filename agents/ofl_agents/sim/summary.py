@@ -98,6 +98,17 @@ class DeviceRow:
     leader: str
 
 
+class Costs(msgspec.Struct, frozen=True):
+    """What a virtual run took of the broker and of the stores, of all parties together."""
+
+    trainings: int
+    messages: int
+    """That the broker was given."""
+    commits: int
+    """Transactions of stores."""
+    stored_bytes: int
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
@@ -133,6 +144,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     accuracy_by_round: list[tuple[int, float]]
     metrics_by_round: list[Measurement]
     rows: list[DeviceRow]
+    costs: Costs | None = None
+    """Counted in virtual runs."""
 
 
 def check(summary: Summary, settings: Settings, chance: float) -> None:

@@ -16,6 +16,7 @@ from ofl_iot.errors import ConfigError
 
 BENCHES = {
     "broker": "ofl_research.benches.broker",
+    "costs": "ofl_research.benches.costs",
     "capacity": "ofl_research.benches.capacity",
     "opportunity": "ofl_research.benches.opportunity",
     "crypto": "ofl_research.benches.crypto",

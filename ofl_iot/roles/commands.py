@@ -557,3 +557,17 @@ class Compute:
 Command: TypeAlias = (
     Publish | Withdraw | Subscribe | Unsubscribe | Persist | SetTimer | CancelTimer | Measure | Compute | Report
 )
+
+
+def one_transaction(commands: list[Command]) -> list[Command]:
+    """The commands of one step with all that they persist in the first `Persist`, so that a step waits for one sync.
+
+    The promise holds: whatever stood behind a `Persist` still does. What stood between two of them now happens after
+    both are durable, and a process that dies in between looks to others as if its messages had been lost on the way.
+    """
+    persists = [command for command in commands if isinstance(command, Persist)]
+    if len(persists) < 2:
+        return commands
+    at = next(place for place, command in enumerate(commands) if isinstance(command, Persist))
+    rest = [command for command in commands[at:] if not isinstance(command, Persist)]
+    return [*commands[:at], Persist(tuple(op for each in persists for op in each.ops)), *rest]

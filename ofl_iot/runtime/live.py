@@ -34,6 +34,7 @@ from ofl_iot.roles.commands import (
     Unsubscribe,
     Withdraw,
     failure_of,
+    one_transaction,
 )
 from ofl_iot.roles.events import (
     Arrived,
@@ -189,7 +190,7 @@ class LiveParty:
     async def _step(self, event: Event) -> _Outcome:
         """Let the machine decide and carry its commands out; what raises without a message is a fault of ours."""
         try:
-            for command in self.machine.handle(event, time.monotonic()):
+            for command in one_transaction(self.machine.handle(event, time.monotonic())):
                 await self._carry_out(command)
         except StoreError as error:
             self._report_store(error)

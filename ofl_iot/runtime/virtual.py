@@ -28,6 +28,7 @@ from ofl_iot.roles.commands import (
     Subscribe,
     Unsubscribe,
     Withdraw,
+    one_transaction,
 )
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired, Trained
 from ofl_iot.roles.reports import Report
@@ -181,7 +182,7 @@ class VirtualWorld:
         if party.machine is None:
             return
         life = party.life
-        for command in party.machine.handle(event, self.now):
+        for command in one_transaction(party.machine.handle(event, self.now)):
             self._carry_out(party, command)
             if party.life != life:
                 return

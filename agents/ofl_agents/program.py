@@ -110,7 +110,13 @@ async def _run(process: PartyProcess) -> None:
         store = SqliteStore(process.state / f"{process.name}.sqlite")
         _describe(process, store)
         equipment = Equipment(
-            link=MqttLink(process.settings.mqtt, process.name, will, echo_topic=echo),
+            link=MqttLink(
+                process.settings.mqtt,
+                process.name,
+                will,
+                federation=process.settings.federation.id,
+                echo_topic=echo,
+            ),
             store=store,
             toolbox=process.toolbox,
             wire=wire,

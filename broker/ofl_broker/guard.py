@@ -25,12 +25,12 @@ def guard_plugins(federation: FederationId) -> dict[str, dict[str, Any]]:
 
 
 class NameGuard(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
-    """Lets in whoever gives one valid name, as user and as client, and a last will it may publish."""
+    """Lets in whoever gives one valid name, as user and as client (after the federation), and a will it may publish."""
 
     async def authenticate(self, *, session: Session) -> bool:
         """Whether to accept a CONNECT."""
         name = session.username
-        if not name or not Party.of(name) or session.client_id != name:
+        if not name or not Party.of(name) or session.client_id not in (name, f"{self.config.federation}.{name}"):
             return False
         topics = Topics(FederationId(self.config.federation))
         return not session.will_flag or may_publish(topics, name, session.will_topic)

@@ -25,7 +25,9 @@ _PACKETS_A_TURN = 100
 class Client(paho.Client):
     """paho's client for one connection, on a socket that is already connected."""
 
-    def __init__(self, client_id: str, settings: MqttSettings, will: Will | None, sock: CountedSocket) -> None:
+    def __init__(
+        self, client_id: str, name: str, settings: MqttSettings, will: Will | None, sock: CountedSocket
+    ) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -36,7 +38,7 @@ class Client(paho.Client):
         )
         self.sock = sock
         self.max_inflight_messages_set(settings.max_inflight)
-        self.username_pw_set(settings.username or client_id, settings.password)
+        self.username_pw_set(settings.username or name, settings.password)
         if will is not None:
             self.will_set(will.topic, will.payload, will.qos, will.retain)
 

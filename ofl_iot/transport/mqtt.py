@@ -26,7 +26,7 @@ from ofl_iot.transport.pending import Outgoing, Pending
 from ofl_iot.transport.requests import Requests
 from ofl_iot.transport.send_queue import SendQueue
 from ofl_iot.transport.settings import Address, MqttSettings, TlsSettings, Will
-from ofl_iot.transport.sockets import explain, open_socket
+from ofl_iot.transport.sockets import CLOSED_BY_BROKER, explain, open_socket
 from ofl_iot.transport.subscriptions import Subscriptions, checked_topic
 
 __all__ = ["MqttLink", "MqttSettings", "TlsSettings", "Will"]
@@ -61,15 +61,20 @@ class MqttLink:
     def __init__(
         self,
         settings: MqttSettings,
-        client_id: str,
+        name: str,
         will: Will | None = None,
         *,
+        federation: str = "",
         echo_topic: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
         self._settings = settings
-        self._client_id = client_id
+        self._name = name
+        self._client_id = client_id = f"{federation}.{name}" if federation else name
+        """Two federations on one broker have a coordinator each, and may have devices of one name."""
+        self._evictions = 0
+        """How often in a row the broker closed a connection that it had accepted."""
         self._will = will
         self._clock = clock
         settings.context()  # what cannot work is told now and not at the first connection
@@ -249,7 +254,7 @@ class MqttLink:
             address = addresses[turn % len(addresses)]
             began = self._clock()
             self._given_up = False
-            reason = await self._live(address)
+            reason = self._explain_eviction(await self._live(address))
             was_connected, steady = self.connected, self._clock() - began >= STEADY_S
             if was_connected:
                 self._note_down(reason)
@@ -262,6 +267,16 @@ class MqttLink:
             turn = first if back else turn + 1
             if was_connected or (turn - first) % len(addresses) == 0:
                 await self._pause()
+
+    def _explain_eviction(self, reason: str) -> str:
+        """Name what a broker does not say: it ends a session when another client with the same id connects."""
+        if reason != CLOSED_BY_BROKER or not self.connected:
+            self._evictions = 0
+            return reason
+        self._evictions += 1
+        if self._evictions < 2:
+            return reason
+        return f"{reason} again: another client with this id connected; the id {self._client_id!r} must be unique there"
 
     def _pause_s(self) -> float:
         """Seconds until the next attempt: longer and longer for a broker, never long for a network."""
@@ -302,7 +317,7 @@ class MqttLink:
         if self._stopping:  # wait_for may finish although it was cancelled
             sock.close()
             return "stopped"
-        client = Client(self._client_id, self._settings, self._will, sock)
+        client = Client(self._client_id, self._name, self._settings, self._will, sock)
         self._connection = connection = Connection(client, self._dispatch)
         self._listen_to(connection)
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from ofl_iot.transport.flow import SendRate, buffer_bytes, limit_buffer, limit_unsent, unacknowledged_bytes
 from ofl_iot.transport.settings import Address
 
+CLOSED_BY_BROKER = "closed by the broker"
 _READ_BYTES = 64 * 1024
 MAX_BUFFER_BYTES = 4 * 2**20
 """Send buffer of a link that was thin and has become fast: the kernel no longer tunes it."""
@@ -63,7 +64,7 @@ class CountedSocket:
             self.fault = explain(error)
             raise
         if not data:
-            self.fault = "closed by the broker"
+            self.fault = CLOSED_BY_BROKER
         self.bytes_received += len(data)
         return data
 

@@ -574,3 +574,27 @@ def test_stopping_a_stalled_link_gives_up_at_the_deadline(
 
     asyncio.run(story())
     assert "link stopped before all was sent client=a left=1" in caplog.text
+
+
+@pytest.mark.parametrize("open_broker", ["mosquitto"], indirect=True)  # amqtt keeps both
+def test_federations_share_a_broker_and_a_stolen_session_is_named(
+    open_broker: Any, eventually: Any, impatient: Any
+) -> None:
+    async def story() -> None:
+        async with open_broker() as port:
+            one, two, twin = (
+                MqttLink(impatient(port), "coordinator", federation=name, rng=random.Random(seed))
+                for seed, name in enumerate(("plant-a", "plant-b", "plant-a"))
+            )
+            for link in (one, two):
+                link.start(Recorder())
+            await eventually(lambda: one.connected and two.connected)
+            assert (one.connections, two.connections) == (1, 1)
+            twin.start(Recorder())
+            said = "another client with this id connected; the id 'plant-a.coordinator' must be unique there"
+            await eventually(lambda: said in one.last_failure or said in twin.last_failure)
+            assert (two.connected, two.connections) == (True, 1)
+            for link in (twin, two, one):
+                await link.stop()
+
+    asyncio.run(story())

@@ -82,7 +82,7 @@ def session(settings: MqttSettings, federation: FederationId, name: DeviceId, ti
     # One attempt after the other, quickly: somebody waits for the answer.
     hasty = msgspec.structs.replace(settings, backoff_min_s=0.2, backoff_max_s=0.5)
     try:
-        link = MqttLink(hasty, name)
+        link = MqttLink(hasty, name, federation=federation)
     except ConfigError as problem:
         return [error("broker", str(problem), "mend the identity first")]
     strict = settings.tls is not None or settings.identity is not None

@@ -93,7 +93,7 @@ async def _read(settings: Settings, name: DeviceId, timeout_s: float) -> ModelCo
     """Visit the broker; the session takes the name over, so its party must not run at the same time."""
     wire = Wire(federation_id(settings.federation.id))
     retained = RetainedModel(wire)
-    link = MqttLink(settings.mqtt, name)
+    link = MqttLink(settings.mqtt, name, federation=settings.federation.id)
     patterns = [wire.topics.pattern(kind) for kind in _KINDS]
     for pattern in patterns:
         link.subscribe(pattern, 1)

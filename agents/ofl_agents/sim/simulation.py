@@ -177,7 +177,7 @@ class Simulation:
         wills = {device.plan.name: device.plan.will for device in self._devices}
         will = Will(*wills[name]) if name in wills else None
         echo = wire.topics.build(Topic(Kind.ECHO, name))
-        return MqttLink(mqtt, name, will, echo_topic=echo)  # type: ignore[arg-type]
+        return MqttLink(mqtt, name, will, federation=self._parties.federation, echo_topic=echo)  # type: ignore[arg-type]
 
     def _live_parties(
         self, links: dict[DeviceId, MqttLink], work_dir: Path, executor: ThreadPoolExecutor

@@ -13,8 +13,10 @@ from ofl_iot.protocol.topics import Topics
 
 CONFIG, ACL, DATA = "mosquitto.conf", "mosquitto.acl", "data"
 TLS_PORT = 8883
-MAX_PACKET_BYTES = 2 * 2**20
-MAX_QUEUED_BYTES = 2**30
+MAX_PACKET_BYTES = 2**20 + 4096
+"""The largest message and its topic."""
+MAX_QUEUED_BYTES = 32 * 2**20
+MEMORY_LIMIT_BYTES = 512 * 2**20
 _USER = "%u"
 """mosquitto's placeholder for the user name in patterns."""
 
@@ -35,14 +37,21 @@ class MosquittoProfile:
     """No less than the `mqtt.max_packet_bytes` of the parties."""
     max_queued_bytes: int = MAX_QUEUED_BYTES
     """What is kept for one absent party; beyond it the broker drops, and the parties send again."""
+    memory_limit_bytes: int = MEMORY_LIMIT_BYTES
+    """Of the whole broker, so that no member can use up the machine; at most an eighth of it waits for one party."""
     autosave_s: int = 60
     session_days: int = 14
     """How long an absent party's session is kept."""
 
     def __post_init__(self) -> None:
-        for name in ("max_packet_bytes", "max_queued_bytes", "autosave_s", "session_days"):
+        for name in ("max_packet_bytes", "max_queued_bytes", "memory_limit_bytes", "autosave_s", "session_days"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: choose at least 1")
+        if self.memory_limit_bytes < 8 * self.max_queued_bytes:
+            raise ConfigError(
+                f"memory_limit_bytes = {self.memory_limit_bytes}: choose at least 8 times the {self.max_queued_bytes} "
+                "that may wait for one party"
+            )
         if not self.user.replace("-", "").replace("_", "").isalnum():
             raise ConfigError(f"user {self.user!r}: give the name of a system user")
         if self.max_connections != -1 and self.max_connections < 1:
@@ -81,6 +90,7 @@ def _config(wanted: MosquittoProfile, folder: Path) -> str:
 # Broker of federation {wanted.federation}, generated: do not edit, write the profile again instead.
 user {wanted.user}
 allow_anonymous false
+# mosquitto 2.0 and 2.1 read this; 2.1 calls it deprecated in favour of its acl-file plugin, which reads the same file.
 acl_file {folder / ACL}
 
 # Sessions and retained messages survive a restart. A kill -9 loses what came since the last save; the federation sends
@@ -96,6 +106,9 @@ max_queued_messages 1000000
 max_queued_bytes {wanted.max_queued_bytes}
 max_packet_size {wanted.max_packet_bytes}
 max_inflight_messages 20
+
+# Whoever would make the broker take more is disconnected and named in its log; the others go on.
+memory_limit {wanted.memory_limit_bytes}
 
 log_dest stderr
 log_type error

@@ -21,7 +21,10 @@ from ofl_iot.protocol.topics import Topics
 
 CONFIG, ACCESS, DATA = "nats.conf", "access.conf", "data"
 MQTT_PORT, CLIENT_PORT, CLUSTER_PORT = 8883, 4222, 6222
-MAX_PAYLOAD_BYTES = 8 * 2**20
+MAX_PAYLOAD_BYTES = 2**20 + 4096
+"""The largest message and its topic."""
+MAX_STORE_BYTES = 4 * 2**30
+MAX_PENDING_BYTES = 32 * 2**20
 MAX_REPLICAS = 5
 _TLS_1_3 = ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
 _DELIVERIES = "$MQTT.sub.>"
@@ -127,12 +130,17 @@ def _config(wanted: NatsProfile, number: int, folder: Path) -> str:
 # Node {number + 1} of {wanted.nodes} of federation {wanted.federation}, generated: do not edit.
 server_name: "{wanted.federation}-{number + 1}"
 max_payload: {MAX_PAYLOAD_BYTES}
+max_pending: {MAX_PENDING_BYTES}
 
 # Only for tools on this machine; the parties speak MQTT.
 host: "127.0.0.1"
 port: {client_port}
 {tls}
-jetstream {{ store_dir: "{folder / DATA}" }}
+jetstream {{
+  store_dir: "{folder / DATA}"
+  max_memory_store: {MAX_STORE_BYTES // 16}
+  max_file_store: {MAX_STORE_BYTES}
+}}
 
 mqtt {{
   host: "{host}"

@@ -100,7 +100,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int, Meta(description="Bytes accepted but not yet sent or acknowledged; beyond it publishing fails.")
     ] = 16 * 2**20
     max_packet_bytes: Annotated[int, Meta(description="Largest MQTT packet that is sent or accepted, in bytes.")] = (
-        2 * 2**20
+        2**20 + 4096
     )
     echo_interval_s: Annotated[
         float, Meta(description="Seconds between two round trips through the broker that show that the link works.")

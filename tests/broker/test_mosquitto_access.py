@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paho.mqtt.client import CallbackAPIVersion, Client, MQTTv311
 
 from ofl_agents.cli import main
-from ofl_broker.mosquitto import ACL, CONFIG
-from ofl_iot.ids import COORDINATOR
+from ofl_broker.mosquitto import ACL, CONFIG, MEMORY_LIMIT_BYTES
+from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.transport.mqtt import MqttLink, TlsSettings, Will
 from tests.broker.access import (
@@ -219,6 +220,46 @@ def test_sessions_and_retained_messages_survive_a_restart_of_the_broker(site: Si
             await eventually(lambda: heard.payloads == [b"while you were away", b"lead"])
 
     asyncio.run(story())
+
+
+def test_a_member_that_fills_the_broker_is_thrown_out_and_the_others_go_on(site: Site, hands: Any) -> None:
+    """The attack: retained messages under invented receivers, 300 of them from 9 to 586 MB."""
+    _, eventually = hands
+    config = site.folder / CONFIG
+    sound = config.read_text()
+    assert f"memory_limit {MEMORY_LIMIT_BYTES}\n" in sound
+    small = 24 * 2**20
+    assignment = TOPICS.build(Topic(Kind.ASSIGNMENT, COORDINATOR, DEVICE))
+
+    async def story() -> None:
+        async with site.open():
+            attacker = Client(CallbackAPIVersion.VERSION2, client_id="attacker", protocol=MQTTv311)
+            at = site.authority.path
+            attacker.tls_set(str(at("ca.pem")), str(at(f"{LEADER}.pem")), str(at(f"{LEADER}.key")))
+            attacker.connect("127.0.0.1", site.port)
+            attacker.loop_start()
+            try:
+                for number in range(60):
+                    invented = TOPICS.build(Topic(Kind.KEYS, LEADER, DeviceId(f"invented-{number}")))
+                    attacker.publish(invented, bytes(2**20), qos=1, retain=True)
+                log = site.folder / "log"
+                await eventually(lambda: f"Client {LEADER} disconnected due to out of memory" in log.read_text())
+            finally:
+                attacker.disconnect()
+                attacker.loop_stop()
+            async with (
+                present(site.doors[DEVICE], DEVICE, *hands, (assignment,)) as (device, heard),
+                present(site.doors[COORDINATOR], COORDINATOR, *hands) as (coordinator, _),
+            ):
+                await eventually(lambda: device.granted)
+                assert coordinator.publish(assignment, bytes(64 * 1024), qos=1, retain=True)
+                await eventually(lambda: bytes(64 * 1024) in heard.payloads)
+
+    try:
+        config.write_text(sound.replace(f"memory_limit {MEMORY_LIMIT_BYTES}", f"memory_limit {small}"))
+        asyncio.run(story())
+    finally:
+        config.write_text(sound)
 
 
 @pytest.fixture(autouse=True)

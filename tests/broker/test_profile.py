@@ -75,6 +75,7 @@ def test_it_overwrites_only_when_told(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--user", "root\nallow_anonymous true"], "give the name of a system user"),
         (["--cert", "a b.pem"], "characters a broker's configuration cannot hold"),
         (["--max-connections", "0"], "choose at least 1, or -1 for no limit"),
+        (["--memory-limit-bytes", "1000000"], "choose at least 8 times"),
         (["--max-queued-bytes", "0"], "max_queued_bytes = 0: choose at least 1"),
         (["--set", "federation.id=North Sea"], "lower-case letters"),
     ],
@@ -108,6 +109,7 @@ def test_a_cluster_on_several_machines_has_a_folder_for_each(
         assert f"@{other}.example:6222" in config
         assert f"@{own}.example" not in config
         assert "stream_replicas: 3" in config
+        assert "max_file_store: 4294967296" in config
         assert config.count("verify_and_map: true") == 2
     access = (tmp_path / "site" / "node-3" / "access.conf").read_text()
     assert re.findall(r'user: "CN=([a-z0-9-]+)"', access)[-2:] == ["truck-1", "truck-2"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ofl_agents.cli import add_settings_options
 from ofl_agents.program import settings_of
-from ofl_broker.mosquitto import MAX_QUEUED_BYTES, TLS_PORT, MosquittoProfile, mosquitto_profile
+from ofl_broker.mosquitto import MAX_QUEUED_BYTES, MEMORY_LIMIT_BYTES, TLS_PORT, MosquittoProfile, mosquitto_profile
 from ofl_broker.nats import CLIENT_PORT, CLUSTER_PORT, MQTT_PORT, NatsProfile, nats_profile, new_password, password_in
 from ofl_broker.profile import Profile, TlsFiles, write_profile
 from ofl_iot.errors import ConfigError
@@ -31,6 +31,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     mosquitto.add_argument("--max-connections", type=int, default=-1, metavar="N", help="(default: no limit)")
     mosquitto.add_argument(
         "--max-queued-bytes", type=int, default=MAX_QUEUED_BYTES, metavar="N", help="for one absent party (%(default)s)"
+    )
+    mosquitto.add_argument(
+        "--memory-limit-bytes", type=int, default=MEMORY_LIMIT_BYTES, metavar="N", help="of the broker (%(default)s)"
     )
     nats = kinds.add_parser("nats", help="several machines: a cluster that survives the loss of one")
     nats.set_defaults(profile=_nats)
@@ -76,6 +79,7 @@ def _mosquitto(options: argparse.Namespace) -> Profile:
         max_connections=options.max_connections,
         max_packet_bytes=settings.mqtt.max_packet_bytes,
         max_queued_bytes=options.max_queued_bytes,
+        memory_limit_bytes=options.memory_limit_bytes,
     )
     return mosquitto_profile(wanted, options.out)
 

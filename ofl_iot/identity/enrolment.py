@@ -27,7 +27,7 @@ class Enrolment:
     """Empty for a party to whom nobody seals."""
     revoked: frozenset[int] = frozenset()
     """Serials that the authority took back, as far as this party has heard."""
-    signing_key: EllipticCurvePrivateKey | None = field(default=None, repr=False)
+    signing_key: EllipticCurvePrivateKey | None = field(default=None, repr=False, compare=False)
     """Private half of the certified key: signs what a leader states in lean rounds."""
 
     @property

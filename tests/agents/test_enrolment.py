@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from ofl_agents.enrolment import client
 from ofl_agents.enrolment.authority import Authority
@@ -23,15 +24,18 @@ from ofl_agents.enrolment.messages import (
     AskAuthority,
     AuthorityIs,
     Join,
+    Refused,
     ShareRequest,
     frame,
+    length_of,
     read_answer,
     read_question,
 )
-from ofl_agents.enrolment.service import EnrolmentService
+from ofl_agents.enrolment.service import MAX_CONNECTIONS, EnrolmentService
 from ofl_iot.crypto.entropy import SystemEntropy
 from ofl_iot.errors import ConfigError, CryptoError, DecodeError, ProtocolError, RefusedError, TransportError
-from ofl_iot.identity.certificates import LIFETIME_S, serials_revoked_in
+from ofl_iot.identity.certificates import LIFETIME_S, Validity, serials_revoked_in
+from ofl_iot.identity.names import ENROLMENT
 from ofl_iot.identity.tokens import JoinToken
 from ofl_iot.ids import DeviceId
 from ofl_iot.transport.identity import CA, CERTIFICATE, CRL, KEY, IdentityFolder
@@ -323,6 +327,46 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         parse_server(text)
     assert parse_server("[::1]:2") == Address("::1", 2)
+
+
+def idle_connections(service: Running, count: int, stack: contextlib.ExitStack) -> None:
+    """Connections that finish their handshake and never say anything."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for _ in range(count):
+        raw = stack.enter_context(socket.create_connection(service.address, timeout=20))
+        stack.enter_context(context.wrap_socket(raw))
+
+
+def test_a_hundred_idle_connections_do_not_silence_the_service(service: Running, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        idle_connections(service, MAX_CONNECTIONS + 20, stack)
+        assert Newcomer(tmp_path / "truck", TRUCK).join(service.address, service.token()).name == TRUCK
+
+
+def test_what_is_no_text_is_answered_in_words(service: Running, enrolled: IdentityFolder) -> None:
+    """The attack: a tag that is not UTF-8 raised in the service."""
+    tag = b"\xff\xfe\n forged"
+    body = b"\x92\x01\x91" + bytes([0xA0 + len(tag)]) + tag
+    with (
+        socket.create_connection(service.address, timeout=20) as raw,
+        trusting(enrolled.path / CA).wrap_socket(raw, server_hostname=ENROLMENT) as tls,
+    ):
+        tls.sendall(len(body).to_bytes(4, "big") + body)
+        length = length_of(tls.recv(4))
+        answer = read_answer(tls.recv(length))
+    assert isinstance(answer, Refused)
+    assert "not a message of the enrolment" in answer.reason
+    assert answer.reason.isprintable()
+
+
+def test_a_revocation_list_of_more_than_a_mebibyte_is_fetched(service: Running, enrolled: IdentityFolder) -> None:
+    now, signer = service.now(), service.ca._signer
+    serials = [(number + 1, now) for number in range(40_000)]
+    listed = signer.revocation_list(serials, 10**6, Validity.beginning(now, LIFETIME_S)).public_bytes(Encoding.PEM)
+    assert len(listed) > 1 << 20
+    (service.ca.folder / CRL).write_bytes(listed)
+    assert fetch_crl(enrolled) == listed
 
 
 def test_a_port_that_is_taken_is_told(service: Running, tmp_path: Path) -> None:

@@ -139,10 +139,9 @@ def test_a_link_that_stands_takes_the_renewed_certificate_when_it_connects_again
             await first.enter_async_context(site.broker())
             async with linked(site.port, TRUCK, identity=str(held.path)) as (link, heard):
                 old = held.load()
-                write_private(held.path / CERTIFICATE, site.ca.renew(old.certificate, time.time()))
-                with site.ca.books.transaction():
-                    site.ca.books.revoke(old.credential.serial, time.time(), "only the new one opens")
-                site.ca.write_crl(time.time())
+                request = Newcomer(held.path, DeviceId(TRUCK)).request(site.ca.federation)
+                write_private(held.path / CERTIFICATE, site.ca.sign(DeviceId(TRUCK), request, time.time()))
+                assert held.load().credential.serial != old.credential.serial, "only the new one opens"
                 await first.aclose()
                 await eventually(lambda: heard.downs)
                 async with site.broker():

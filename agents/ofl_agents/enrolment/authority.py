@@ -180,7 +180,11 @@ class Authority:
         return self.admit(token.secret, request_pem, now)
 
     def renew(self, shown_certificate: bytes, now: float) -> bytes:
-        """A new certificate (PEM) for the keys and names of a valid one (DER), whose bearer is connected by it."""
+        """A certificate (PEM) for the keys and names of a valid one (DER), whose bearer is connected by it.
+
+        Until half of its lifetime has passed that is the newest one there is: however often somebody asks, a party
+        has two valid certificates at most. So an answer that was lost is given again, too.
+        """
         credential = self._known(shown_certificate, now)
         key = certificate_from(shown_certificate).public_key()
         request = Request(credential.bearer, key)  # type: ignore[arg-type]  # `read` saw that it is on P-256
@@ -190,6 +194,9 @@ class Authority:
                 raise RefusedError(f"the certificate of {credential.bearer.name} is not in the authority's books")
             if old.revoked_at is not None:
                 raise RefusedError(f"the certificate of {old.name} was revoked: ask for a token if that was a mistake")
+            newest = max(self._like(old, now), key=lambda each: each.not_after)
+            if now < newest.not_after - newest.lifetime_s / 2:
+                return newest.pem
             return self._issue(request, now, old.lifetime_s, old.hosts).pem
 
     def service_certificate(self, now: float) -> bytes:
@@ -270,6 +277,12 @@ class Authority:
         for each in earlier:
             self.books.revoke(each.serial, now, "superseded")
         return bool(earlier)
+
+    def _like(self, old: CertificateRecord, now: float) -> list[CertificateRecord]:
+        """The valid certificates of the same party and key, at least this one."""
+        key = read(certificate_from(old.pem)).public
+        valid = [each for each in self.books.certificates(old.name) if each.valid(now)]
+        return [old, *(each for each in valid if read(certificate_from(each.pem)).public == key)]
 
     def _issue(self, request: Request, now: float, lifetime_s: float, hosts: tuple[str, ...]) -> CertificateRecord:
         validity = Validity.beginning(now, lifetime_s)

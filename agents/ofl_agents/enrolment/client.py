@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ofl_agents.enrolment.files import make_private_folder, new_tls_key, pem_of, write_private
 from ofl_agents.enrolment.messages import (
     LENGTH_BYTES,
+    MAX_ANSWER_BYTES,
+    MAX_BYTES,
     Answer,
     AskAuthority,
     AskRevoked,
@@ -197,13 +199,14 @@ def trusting(authority: Path) -> ssl.SSLContext:
 
 def ask(server: Address, question: ShareRequest, context: ssl.SSLContext) -> Answer:
     """One question, one answer; RefusedError with the service's reason, TransportError if it cannot be reached."""
+    most = MAX_BYTES if context.verify_mode == ssl.CERT_NONE else MAX_ANSWER_BYTES
     try:
         with (
             socket.create_connection(server, timeout=TIMEOUT_S) as raw,
             context.wrap_socket(raw, server_hostname=ENROLMENT) as tls,
         ):
             tls.sendall(frame(question))
-            answer = read_answer(_exactly(tls, length_of(_exactly(tls, LENGTH_BYTES))))
+            answer = read_answer(_exactly(tls, length_of(_exactly(tls, LENGTH_BYTES), most)))
     except ssl.SSLCertVerificationError as error:
         raise CryptoError(
             f"the enrolment service {server} is not to be trusted ({error.verify_message}): check the address and "

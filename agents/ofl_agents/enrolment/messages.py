@@ -14,7 +14,9 @@ from ofl_iot.identity.tokens import SECRET_BYTES
 
 VERSION = 1
 MAX_BYTES = 1 << 20
-"""Of a message: a revocation list of some 20,000 entries still fits."""
+"""Of a question."""
+MAX_ANSWER_BYTES = 1 << 28
+"""Of an answer: a revocation list has no other bound, and comes from an authority that the asker has verified."""
 LENGTH_BYTES = 4
 Pem = Annotated[bytes, msgspec.Meta(max_length=8192)]
 
@@ -77,11 +79,11 @@ def frame(message: ShareRequest | Answer) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-def length_of(head: bytes) -> int:
+def length_of(head: bytes, most: int = MAX_BYTES) -> int:
     """How many bytes follow; DecodeError beyond what anybody has to say."""
     length = int.from_bytes(head, "big")
-    if length > MAX_BYTES:
-        raise DecodeError(f"an enrolment message of {length} bytes: at most {MAX_BYTES} are allowed")
+    if length > most:
+        raise DecodeError(f"an enrolment message of {length} bytes: at most {most} are allowed")
     return length
 
 
@@ -98,8 +100,8 @@ def read_answer(body: bytes) -> Answer:
 def _decoded(body: bytes, kind: type[tuple[int, T]]) -> T:
     try:
         version, message = msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise DecodeError(f"not a message of the enrolment: {error}") from error
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise DecodeError(f"not a message of the enrolment: {str(error)[:200]!a}") from error
     if version != VERSION:
         raise DecodeError(f"enrolment version {version}, and this is {VERSION}: update the older side")
     return message

@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 10.0
-"""For the handshake, and again for question and answer."""
+"""For the handshake, and again for the question."""
+ANSWER_S = 60.0
+"""For the answer: a revocation list may be long and a link slow."""
 MAX_CONNECTIONS = 100
+"""Whoever has not asked yet makes room for the next: idle connections cannot keep others out."""
 UPKEEP_S = 86_400.0
 SERVICE = "enrolment.pem"
 
@@ -59,6 +62,8 @@ class EnrolmentService:
         self._context.load_verify_locations(authority.folder / CERTIFICATE)
         self._context.verify_mode = ssl.CERT_OPTIONAL  # newcomers have none yet
         self._open = 0
+        self._idle: dict[asyncio.Task[bytes], None] = {}
+        """Connections that have not asked yet, the oldest first."""
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -103,20 +108,45 @@ class EnrolmentService:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
-            if self._open <= MAX_CONNECTIONS:
-                await asyncio.wait_for(self._converse(reader, writer), PATIENCE_S)
+            if self._open <= MAX_CONNECTIONS or self._make_room():
+                await self._converse(reader, writer)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             log.debug("connection broken off reason=%r", error)
         finally:
             self._open -= 1
             writer.close()
 
+    def _make_room(self) -> bool:
+        """End the connection that has been silent for longest; False if all others are being answered."""
+        oldest = next(iter(self._idle), None)
+        if oldest is None:
+            return False
+        del self._idle[oldest]
+        oldest.cancel()
+        return True
+
+    async def _question(self, reader: asyncio.StreamReader) -> bytes:
+        """What the peer asks; until it has, it may have to make room."""
+        waiting = asyncio.ensure_future(self._read(reader))
+        self._idle[waiting] = None
+        try:
+            return await asyncio.wait_for(waiting, PATIENCE_S)
+        except asyncio.CancelledError:
+            if waiting.cancelled() and waiting not in self._idle:
+                raise asyncio.TimeoutError from None  # it made room
+            raise
+        finally:
+            self._idle.pop(waiting, None)
+
+    @staticmethod
+    async def _read(reader: asyncio.StreamReader) -> bytes:
+        return await reader.readexactly(length_of(await reader.readexactly(LENGTH_BYTES)))
+
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tls = writer.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
-        head = await reader.readexactly(LENGTH_BYTES)
         try:
-            question = read_question(await reader.readexactly(length_of(head)))
+            question = read_question(await self._question(reader))
             answer = self._answer(question, certificate)
         except ProtocolError as error:
             log.warning("refused peer=%s reason=%s", writer.get_extra_info("peername"), error)
@@ -125,7 +155,7 @@ class EnrolmentService:
             log.exception("cannot answer")
             answer = Refused("the enrolment service cannot do that now: try again later")
         writer.write(frame(answer))
-        await writer.drain()
+        await asyncio.wait_for(writer.drain(), ANSWER_S)
 
     def _answer(self, question: ShareRequest, certificate: bytes | None) -> Answer:
         authority, now = self._authority, self._clock()

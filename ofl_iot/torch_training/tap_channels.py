@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import Tensor
 
-from ofl_iot.torch_training.gradients import Direct, Gradient, Outer
+from ofl_iot.torch_training.gradients import Direct, Gradient, Outer, Unfolded
 from ofl_iot.torch_training.tap_dense import Function, arguments
 from ofl_iot.torch_training.taps import Taps, UnsupportedError, Use, constant
 
@@ -46,9 +47,12 @@ class ConvUse(Use):
         bias = Direct(errors.sum(2))
         if self.names[0] is None:
             return None, bias
-        places = self._window.places(self.inputs)
+        x, window = self.inputs, self._window
         if self._groups == 1:
-            return Outer(places.transpose(1, 2), errors.transpose(1, 2)), bias
+            width = x.shape[1] * math.prod(window.kernel)
+            unfolded = Unfolded(lambda rows: window.places(x[rows]).transpose(1, 2), width, errors.transpose(1, 2))
+            return unfolded, bias
+        places = window.places(x)
         seen = places.view(count, self._groups, -1, places.shape[2])
         return Direct(errors.view(count, self._groups, -1, errors.shape[2]) @ seen.transpose(2, 3)), bias
 

@@ -35,12 +35,12 @@ def engine_of(kind: type[Engine], model: FlatModel, x: Any, y: Any, loss: Any = 
 
 
 def clipped(kind: type[Engine], net: Any, x: Any, y: Any, clip: float, *, loss: Any = CLASSES) -> tuple[Any, Clipped]:
-    """The sum that an engine adds to a vector of ones, and its report."""
+    """An engine's sum and its report."""
     model = FlatModel(copy.deepcopy(net), device="cpu")
     engine, records = engine_of(kind, model, x, y, loss), as_records(x, y)
-    total = torch.ones(model.full_size)
+    total = torch.zeros(model.full_size)
     report = engine.add_clipped(total, records.inputs, records.targets, clip)
-    return total - 1, report
+    return total, report
 
 
 def close(here: Any, there: Any, tolerance: float = 1e-5) -> bool:
@@ -69,9 +69,10 @@ def test_an_autoencoder_with_transposed_convolutions(kind: type[Engine]):
     assert close(total, wanted)
 
 
-@pytest.mark.parametrize("large", [0, 1 << 40])
-def test_norms_with_and_without_whole_gradients_agree(large: int, monkeypatch: pytest.MonkeyPatch):
-    net, x, y = made("cnn of one dimension")
+@pytest.mark.parametrize("large", [0, 1 << 14, 1 << 40])
+@pytest.mark.parametrize("name", ["cnn", "cnn of one dimension", "gru", "transformer", "reused"])
+def test_norms_with_and_without_whole_gradients_agree(name: str, large: int, monkeypatch: pytest.MonkeyPatch):
+    net, x, y = made(name)
     wanted, _ = clipped(Loop, net, x, y, 0.1)
     monkeypatch.setattr(gradients, "LARGE_BYTES", large)
     total, _ = clipped(Layers, net, x, y, 0.1)
@@ -158,6 +159,17 @@ def test_a_way_that_the_probe_did_not_meet_is_left_to_another_engine():
     with pytest.raises(UnsupportedError, match="did not meet"):
         engine.add_clipped(total, (x,), y, 1.0)
     assert not bool(total.any())
+
+
+@pytest.mark.parametrize("kind", [Layers, Vmap, Loop])
+def test_engines_add_to_what_is_there(kind: type[Engine]):
+    net, x, y = made("cnn")
+    model = FlatModel(net, device="cpu")
+    engine, once, twice = engine_of(kind, model, x, y), torch.zeros(model.full_size), torch.zeros(model.full_size)
+    engine.add_clipped(once, (x,), y, 0.1)
+    for part in (slice(0, 5), slice(5, 12)):
+        engine.add_clipped(twice, (x[part],), y[part], 0.1)
+    assert close(twice, once)
 
 
 def test_engines_leave_no_gradients_in_the_parameters():

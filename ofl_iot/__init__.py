@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
+    from ofl_agents.embedded.agent import Agent
+    from ofl_agents.embedded.simulate import simulate
     from ofl_iot.apps.app import NumpyApp, TorchApp
     from ofl_iot.apps.keep import newest, reservoir
     from ofl_iot.apps.metrics import Metric, accuracy, auc, mae, metric, mse, r2
     from ofl_iot.apps.sources import Folder, Readings
 
 _HOMES = {
+    "Agent": "ofl_agents.embedded.agent",
+    "simulate": "ofl_agents.embedded.simulate",
     "TorchApp": "ofl_iot.apps.app",
     "NumpyApp": "ofl_iot.apps.app",
     "Folder": "ofl_iot.apps.sources",
@@ -28,9 +32,14 @@ _HOMES = {
     "mse": "ofl_iot.apps.metrics",
     "r2": "ofl_iot.apps.metrics",
 }
-"""Where each public name lives: it is imported when it is first used."""
+"""Where each public name lives: it is imported when it is first used.
+
+`Agent` and `simulate` are programs: they live above the library, which does not import them. This table is the one
+place that names them.
+"""
 
 __all__ = [
+    "Agent",
     "Folder",
     "Metric",
     "NumpyApp",
@@ -45,6 +54,7 @@ __all__ = [
     "newest",
     "r2",
     "reservoir",
+    "simulate",
 ]
 
 

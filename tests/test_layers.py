@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import ofl_iot
+
 ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "ids"}
 PURE = {
@@ -33,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "apps": {"errors", "privacy", "protocol", "workloads", "torch_training"},
     "roles": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "fleet", "robust"},
     "jobs": LEAVES | {"protocol", "opportunity", "privacy", "crypto", "identity", "robust", "roles", "workloads"},
-    "models": LEAVES | {"apps", "local", "protocol", "roles", "torch_training"},
+    "models": LEAVES | {"apps", "local", "protocol", "roles"},
     "runtime": LEAVES
     | {
         "protocol",
@@ -76,6 +78,8 @@ TORCH_HOME = "ofl_iot.torch_training."
 TORCH_FREE = {"ofl_iot.torch_training.__init__", "ofl_iot.torch_training.job"}
 """The package that trains any module imports PyTorch at once, but for what a light agent may import."""
 ONLY_IN = {"paho": "ofl_iot.transport", "amqtt": "ofl_broker"}
+FRONT = {"ofl_agents.embedded.agent.Agent", "ofl_agents.embedded.simulate.simulate"}
+"""`ofl_iot.Agent` and `ofl_iot.simulate`: programs above the library, which its front names in a table."""
 PROGRAMS = {"ofl_agents", "ofl_broker", "ofl_research"}
 
 
@@ -156,7 +160,21 @@ def test_imports_follow_the_arrows() -> None:
 
 
 def test_the_library_imports_neither_programs_nor_the_broker() -> None:
-    assert not broken(each for each in IMPORTS if each.module.startswith("ofl_iot") and each.top in PROGRAMS)
+    assert not broken(
+        each for each in IMPORTS if each.module.startswith("ofl_iot") and each.top in PROGRAMS and not _is_front(each)
+    )
+
+
+def _is_front(each: Import) -> bool:
+    """Whether the package's front names one of the two programs it offers, for type checkers alone."""
+    return each.module == "ofl_iot.__init__" and not each.at_once and each.target in FRONT
+
+
+def test_the_front_offers_two_programs_and_loads_them_when_they_are_used() -> None:
+    homes = {f"{home}.{name}" for name, home in ofl_iot._HOMES.items()}
+    assert {home for home in homes if not home.startswith("ofl_iot.")} == FRONT
+    assert not loaded_by("import ofl_iot") & {"numpy", "msgspec", *PROGRAMS}
+    assert "ofl_agents" in loaded_by("import ofl_iot; ofl_iot.Agent")
 
 
 def test_the_broker_does_not_import_the_programs() -> None:

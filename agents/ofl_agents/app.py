@@ -7,15 +7,16 @@ from pathlib import Path
 from ofl_iot.apps.builtin import BUILT_IN, Dealing
 from ofl_iot.apps.opening import AppChoice, OpenedApp
 from ofl_iot.apps.process import Limits
-from ofl_iot.apps.workload import AppWorkload
+from ofl_iot.apps.runner import Runner
 from ofl_iot.models.named import AppPlace
-from ofl_iot.protocol.model_card import ModelCard
 from ofl_iot.runtime.settings import Settings
-from ofl_iot.workloads.base import Workload
 
 
-def open_app(settings: Settings, hidden: tuple[Path, ...] = ()) -> OpenedApp:
-    """Return the app of the settings; what is `hidden` its code cannot reach where the kernel helps."""
+def open_app(settings: Settings, hidden: tuple[Path, ...] = (), here: Runner | None = None) -> OpenedApp:
+    """Return the app of the settings; what is `hidden` its code cannot reach where the kernel helps.
+
+    `here` is an app that a program runs in its own process, in place of the one that the settings name.
+    """
     federation, simulation, service = settings.federation, settings.simulation, settings.service
     return OpenedApp(
         AppChoice(
@@ -31,7 +32,8 @@ def open_app(settings: Settings, hidden: tuple[Path, ...] = ()) -> OpenedApp:
                 device=settings.training.device,
             ),
             hidden=hidden,
-        )
+        ),
+        here,
     )
 
 
@@ -47,8 +49,3 @@ def place_of(settings: Settings, *, held_out: bool = False) -> AppPlace | None:
     if federation.app in BUILT_IN:
         return None
     return AppPlace(app=federation.app, data=federation.data, held_out=held_out, folder=str(Path.cwd()))
-
-
-def card_of(workload: Workload) -> ModelCard | None:
-    """Return the card of an app's model; built-in networks have none."""
-    return workload.card if isinstance(workload, AppWorkload) else None

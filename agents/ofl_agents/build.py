@@ -34,7 +34,7 @@ from ofl_iot.roles.leader.merging import WeightedMerging
 from ofl_iot.roles.store_identity import StoreIdentity
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.transport.identity import IdentityFolder
-from ofl_iot.workloads.base import Workload, is_live
+from ofl_iot.workloads.base import Vector, Workload, is_live
 
 if TYPE_CHECKING:
     from ofl_iot.identity.enrolment import SealingTrust
@@ -126,10 +126,21 @@ class Parties:
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
 
-    def coordinator(self, judge: Workload, *, take_over: bool = False, discard_model: bool = False) -> CoordinatorPlan:
-        """The coordinator with held-out data; `take_over` follows another one, `discard_model` without its model."""
+    def coordinator(
+        self,
+        judge: Workload,
+        *,
+        take_over: bool = False,
+        discard_model: bool = False,
+        initial: Vector | None = None,
+    ) -> CoordinatorPlan:
+        """The coordinator with held-out data; `take_over` follows another one, `discard_model` without its model.
+
+        `initial` are pre-trained values to begin with; None: untrained ones.
+        """
         settings = self.settings
-        profile = ModelProfile(judge.digest, judge.initial(settings.federation.seed), encode_card(card_of(judge)))
+        start = judge.initial(settings.federation.seed) if initial is None else initial
+        profile = ModelProfile(judge.digest, start, encode_card(card_of(judge)))
         fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
 
         rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet, settings.training)

@@ -25,6 +25,7 @@ COMMANDS = {
     "enroll": ("ofl_agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
     "install": ("ofl_agents.commands.install", "put an agent, coordinator, decryptor or broker in place as a service"),
     "doctor": ("ofl_agents.commands.doctor", "check broker, identity, clock, access, disk, versions, keys and budget"),
+    "new": ("ofl_agents.commands.new", "write a project to start from: app, data, test, settings"),
     "model": ("ofl_agents.commands.model", "show, export and compare trained models, while their party runs or not"),
     "config": ("ofl_agents.commands.config", "show the effective settings and where each comes from"),
     "reproduce": (

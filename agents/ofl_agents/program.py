@@ -26,10 +26,13 @@ from ofl_iot.protocol.model_card import ModelCard, encode_card
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.events import Event
+from ofl_iot.roles.reports import Report
+from ofl_iot.roles.storage import StoreOp
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.desk import PartyDesk
 from ofl_iot.runtime.live import Equipment, LiveParty
 from ofl_iot.runtime.logs import set_format
+from ofl_iot.runtime.model_watch import Deliver, ModelWatch
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
@@ -91,6 +94,10 @@ class PartyProcess:
     card: ModelCard | None = None
     """Names and shapes of the model's tensors, and where its app is: stored, so that an export knows them."""
     app: AppPlace | None = None
+    remember: tuple[StoreOp, ...] = ()
+    """What else is stored before the machine starts."""
+    deliver: Deliver | None = None
+    """Takes each new model, at most one every `service.model_out_s` seconds."""
 
 
 def run_party(process: PartyProcess) -> None:
@@ -99,67 +106,91 @@ def run_party(process: PartyProcess) -> None:
 
 
 async def _run(process: PartyProcess) -> None:
-    wire = Wire(federation_id(process.settings.federation.id))
-    echo = wire.topics.build(Topic(Kind.ECHO, process.name))
-    will = Will(*process.will) if process.will else None
+    loop = asyncio.get_running_loop()
+
+    def started(party: LiveParty, _desk: PartyDesk) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, party.stop)
+
+    await serve(process, started)
+
+
+async def serve(process: PartyProcess, started: Callable[[LiveParty, PartyDesk], None]) -> None:
+    """Run a party in this loop until it is stopped or has `finished`; `started` is called before its first event."""
     service = Service.of(os.environ)
+    watch = ModelWatch(process.deliver, process.settings.service.model_out_s) if process.deliver else None
     with (
         ThreadPoolExecutor(max_workers=2, thread_name_prefix="ofl-job") as executor,
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="ofl-store") as store_executor,
     ):
-        store = SqliteStore(process.state / f"{process.name}.sqlite")
-        _describe(process, store)
-        equipment = Equipment(
-            link=MqttLink(
-                process.settings.mqtt,
-                process.name,
-                will,
-                federation=process.settings.federation.id,
-                echo_topic=echo,
-            ),
-            store=store,
-            toolbox=process.toolbox,
-            wire=wire,
-            executor=executor,
-            store_executor=store_executor,
-            meter=process.meter,
-            pace=process.pace,
-            job_limit_s=process.settings.service.job_limit_s,
-        )
+        equipment = _equip(process, executor, store_executor, watch.listen if watch else None)
         party = LiveParty(process.name, process.make, equipment)
-        local = await _answer_locally(process, party)
-        caring = _look_after(process, party)
+        desk = _desk_of(process, party)
+        local = LocalServer(socket_path(process.state, process.name), desk.answer)
+        await local.start()
+        caring = [task for task in (_look_after(process, party), _hand_on(watch, desk)) if task]
+        started(party, desk)
         running = asyncio.create_task(party.run(), name=process.name)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, party.stop)
         reporting = asyncio.create_task(service.attend(party), name="service")
         while not running.done() and not party.stopping and not process.finished(party.machine):
             await asyncio.wait({running}, timeout=0.5)
-        reporting.cancel()
-        if caring is not None:
-            caring.cancel()
+        for task in (reporting, *caring):
+            task.cancel()
+        await asyncio.gather(*caring, return_exceptions=True)
         service.stopping()
         party.stop()
         await local.close()
         await running
+        if watch:
+            await watch.flush(desk)
+
+
+def _equip(
+    process: PartyProcess,
+    executor: ThreadPoolExecutor,
+    store_executor: ThreadPoolExecutor,
+    listener: Callable[[str, Report, float], None] | None,
+) -> Equipment:
+    wire = Wire(federation_id(process.settings.federation.id))
+    echo = wire.topics.build(Topic(Kind.ECHO, process.name))
+    store = SqliteStore(process.state / f"{process.name}.sqlite")
+    _describe(process, store)
+    return Equipment(
+        link=MqttLink(
+            process.settings.mqtt,
+            process.name,
+            Will(*process.will) if process.will else None,
+            federation=process.settings.federation.id,
+            echo_topic=echo,
+        ),
+        store=store,
+        toolbox=process.toolbox,
+        wire=wire,
+        executor=executor,
+        store_executor=store_executor,
+        meter=process.meter,
+        pace=process.pace,
+        listener=listener,
+        job_limit_s=process.settings.service.job_limit_s,
+    )
 
 
 def _describe(process: PartyProcess, store: SqliteStore) -> None:
     """Store what the model is; a party whose disk is full goes on without."""
     try:
-        store.apply(description_ops(process.card, process.app))
+        store.apply([*description_ops(process.card, process.app), *process.remember])
     except StoreError as error:
         log.warning("the model's card was not stored party=%s reason=%s", process.name, error)
 
 
-async def _answer_locally(process: PartyProcess, party: LiveParty) -> LocalServer:
-    """Answer programs on this machine."""
+def _desk_of(process: PartyProcess, party: LiveParty) -> PartyDesk:
     card = encode_card(process.card) if process.card else b""
-    desk = PartyDesk(party, __version__, card, encode_app(process.app))
-    local = LocalServer(socket_path(process.state, process.name), desk.answer)
-    await local.start()
-    return local
+    return PartyDesk(party, __version__, card, encode_app(process.app))
+
+
+def _hand_on(watch: ModelWatch | None, desk: PartyDesk) -> asyncio.Task[None] | None:
+    """Hand new models on while the party runs."""
+    return asyncio.create_task(watch.attend(desk), name="models") if watch else None
 
 
 def _look_after(process: PartyProcess, party: LiveParty) -> asyncio.Task[None] | None:

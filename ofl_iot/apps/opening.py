@@ -41,10 +41,14 @@ class Fleet:
 class OpenedApp:
     """An app that is ready for its parties; close it when they are done."""
 
-    def __init__(self, choice: AppChoice) -> None:
+    def __init__(self, choice: AppChoice, here: Runner | None = None) -> None:
+        """Open the app that was chosen; `here` is one that a program runs in its own process."""
         self._choice = choice
         self._built_in: BuiltInApp | None = None
         self._process: TrainerProcess | None = None
+        self._here = here
+        if here is not None:
+            return
         if choice.app in BUILT_IN:
             self._built_in = built_in(choice.app, choice.data, choice.dealing)
         else:
@@ -99,5 +103,6 @@ class OpenedApp:
 
     @property
     def _runner(self) -> Runner:
-        assert self._process is not None  # noqa: S101  # not a built-in app
-        return self._process
+        runner = self._here or self._process
+        assert runner is not None  # noqa: S101  # not a built-in app
+        return runner

@@ -118,6 +118,11 @@ class TorchModel:
             module.train(was_training)
         return joined, torch.as_tensor(records.targets), loss / len(records)
 
+    def network(self) -> nn.Module:
+        """Return a copy of the module as the vector has it, in eval mode, every tensor with storage of its own."""
+        self._load()
+        return copy.deepcopy(self._flat.module).cpu().eval()
+
     def _plain_trainer(self) -> PlainTrainer:
         app = self._app
         optimiser = app.optimiser if callable(app.optimiser) else None

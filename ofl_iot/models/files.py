@@ -21,7 +21,7 @@ TENSOR_FILES = (".npz", ".safetensors", ".pt")
 MODEL_FILES = (*TENSOR_FILES, ".onnx")
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Replace a file by what `write` writes, durable and whole: who reads it sees the old one or the new one."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

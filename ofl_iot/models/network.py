@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import warnings
 from collections.abc import Sequence
@@ -22,33 +21,34 @@ EXAMPLE_RECORDS = 2
 """A batch of one is folded away by some layers."""
 
 
-def network_of(app: TorchApp, named: NamedTensors, card: ModelCard | None, personal: Vector | None) -> nn.Module:
-    """Return the app's network in eval mode, with its own storage for every tensor, and the values given.
+def network_of(
+    app: TorchApp, named: NamedTensors, card: ModelCard | None, personal: Vector | None
+) -> tuple[nn.Module, int]:
+    """Return the app's network in eval mode with the values given, and how many of its values are untrained.
 
-    `personal` are the values that stay on a device, if it has any. ConfigError if the app's model is another one.
+    `personal` are the values that stay on a device, if it has any: personal parameters and running statistics.
+    ConfigError if the app's model is another one.
     """
-    from torch import nn
+    from ofl_iot.apps.torch_model import TorchModel
 
-    from ofl_iot.torch_training.flat import FlatModel
-
-    module = app.model if isinstance(app.model, nn.Module) else app.model()
-    flat = FlatModel(copy.deepcopy(module), app.personal, "cpu")
-    mine = flat.card()
-    if card is not None and card.frozen and card.frozen != mine.frozen:
+    model = TorchModel(app, device="cpu")
+    if card is not None and card.frozen != model.card.frozen:
         raise ConfigError(
             f"the frozen weights of {app.name} differ from those that the model was trained with: another pre-trained "
             "backbone, or one that is drawn at random each time"
         )
-    travelling = ModelCard(app=app.name, tensors=_tensor_cards(mine), loss="", version="")
     flat_only = set(named.tensors) == {FLAT}
-    vector = vector_of(named, None if flat_only else travelling, flat.size, "the trained model")
-    own = flat.full_size - flat.size
-    if personal is not None and own:
-        if len(personal) != own:
-            raise ConfigError(f"the device keeps {len(personal)} personal values, {app.name} has {own}")
-        vector = np.concatenate([vector, personal])
-    flat.load(vector)
-    return copy.deepcopy(flat.module).eval()  # parameters are views into one vector: a copy has storage of its own
+    travelling = vector_of(named, None if flat_only else model.card, model.card.size, "the trained model")
+    vector = np.zeros(model.size, np.float32)
+    model.bind(vector)
+    vector[: len(travelling)] = travelling
+    own = model.size - len(travelling)
+    if personal is None:
+        return model.network(), own
+    if len(personal) != own:
+        raise ConfigError(f"the device keeps {len(personal)} values to itself, {app.name} has {own}")
+    vector[len(travelling) :] = personal
+    return model.network(), 0
 
 
 def tensors_of_network(net: nn.Module, about: dict[str, str]) -> NamedTensors:
@@ -88,9 +88,3 @@ def write_onnx(file: IO[bytes], net: nn.Module, example: Sequence[Array], about:
 
 def _flat(outputs: Any) -> list[Any]:
     return [each for part in outputs for each in _flat(part)] if isinstance(outputs, tuple | list) else [outputs]
-
-
-def _tensor_cards(mine: Any) -> tuple[Any, ...]:
-    from ofl_iot.protocol.model_card import TensorCard
-
-    return tuple(TensorCard(name, shape) for name, shape in zip(mine.names, mine.shapes, strict=True))

@@ -65,10 +65,13 @@ class Selected:
 
 
 def count_of(gamma: float, parameters: int) -> int:
-    """How many parameters a share `gamma` of the model is, rounded down so that the plan's limits hold."""
+    """How many parameters a share `gamma` of the model is, rounded down so that the plan's limits hold.
+
+    One at least if anything may leave: a model of a few parameters would never learn.
+    """
     if not 0 <= gamma <= 1:
         raise ConfigError(f"gamma is {gamma}: a share of the model lies between 0 and 1")
-    return min(parameters, int(gamma * parameters + 1e-6))
+    return min(parameters, max(int(gamma > 0), int(gamma * parameters + 1e-6)))
 
 
 def prepare_release(  # noqa: PLR0917  the six inputs of Algorithm 2 in its order

@@ -187,6 +187,14 @@ class PullUnanswered(Report, frozen=True):
     leader: str
 
 
+class ModelDownloaded(Report, frozen=True):
+    """An answer to a pull is complete, and so is the device's model."""
+
+    phrase: ClassVar[str] = "model downloaded"
+    level: ClassVar[int] = DEBUG
+    round_no: int
+
+
 class StoredModelDropped(Report, frozen=True):
     """A device found a model in its store that is no longer learnt."""
 

@@ -90,6 +90,7 @@ class ServiceSettings(msgspec.Struct, frozen=True):
     app_memory_mib: Annotated[
         Number, Meta(description="Memory for the app's data in MiB, beside its libraries; 0 = no limit.")
     ] = 0
+    model_out_s: Annotated[Positive, Meta(description="Least seconds between two writings of --model-out.")] = 10.0
     cpu_percent: Annotated[
         Number, Meta(description="CPU limit in percent of one core (200 = two cores); 0 = no limit.")
     ] = 0

@@ -48,7 +48,8 @@ def test_in_the_paper_mode_the_count_tells_nothing(update, gamma):
 def test_a_share_is_rounded_down_but_not_by_floating_point():
     assert count_of(0.1, 1_000_000) == 100_000
     assert count_of(0.29, 100) == 29
-    assert count_of(0.999, 1) == 0
+    assert count_of(0.999, 1) == count_of(0.01, 9) == 1
+    assert count_of(0.0, 9) == count_of(0.5, 0) == 0
     assert count_of(1, 1) == 1
 
 

@@ -154,7 +154,7 @@ def test_training_begins_when_the_whole_model_is_here() -> None:
     half = Blocks(1, 0, model.blocks[:2], last=False)
     assert machine.handle(blocks(half), 1.0) == [SetTimer("device.pull", 5.0)], "the rest is waited for"
     commands = machine.handle(blocks(Blocks(1, 0, model.blocks[2:], last=True)), 2.0)
-    assert kinds(commands) == ["CancelTimer", "Persist", "Compute"]
+    assert kinds(commands) == ["ModelDownloaded", "CancelTimer", "Persist", "Compute"]
     np.testing.assert_array_equal(jobs(commands, TrainLocally)[0].params, np.full(SIZE, 2.0))
 
 

@@ -15,7 +15,7 @@ from ofl_iot.roles.device.machine import DeviceMachine, DeviceRules
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.device.privacy_guard import TABLE, PrivacyGuard, PrivacyRules
 from ofl_iot.roles.events import LedgerOpened, LinkUp, Started, Trained
-from ofl_iot.roles.reports import BudgetSpent
+from ofl_iot.roles.reports import BudgetSpent, ModelDownloaded
 from ofl_iot.roles.settings import DownloadRules, TrainingRules, UploadRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
@@ -94,7 +94,7 @@ def test_an_exhausted_budget_stops_training_but_lets_out_what_was_paid_for() -> 
     commands = machine.handle(prepared({0: 1.0}), 3.0)
     assert published(commands, Kind.UPDATE)
     commands = machine.handle(arrived(Kind.BLOCKS, B, whole_model(), A), 4.0)
-    assert told(commands) == [BudgetSpent]
+    assert told(commands) == [ModelDownloaded, BudgetSpent]
     assert not jobs(commands, TrainLocally)
     assert not jobs(machine.handle(LinkUp(), 5.0), TrainLocally)
     assert told(machine.handle(LinkUp(), 6.0)) == [], "said once"

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 from ofl_agents import program
-from ofl_agents.app import card_of, open_app, place_of, secrets_of
-from ofl_agents.build import Parties
+from ofl_agents.app import open_app, place_of, secrets_of
+from ofl_agents.build import Parties, card_of
 from ofl_agents.cli import add_app_options
 from ofl_agents.enrolment.holder import identity_of
+from ofl_agents.models import output
 from ofl_iot.apps.builtin import Part
 from ofl_iot.fleet.devices import DEVICE_TYPES
 from ofl_iot.ids import device_id
@@ -34,6 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="begin a new privacy budget if the old one is lost or spent; only with the data owner's consent, recorded",
     )
+    output.add_options(parser)
     program.add_options(parser)
 
 
@@ -63,6 +65,7 @@ def _party(options: argparse.Namespace, settings: Settings, state: Path, workloa
         accept_new_budget=options.accept_new_budget,
     )
     step_s = settings.simulation.step_s
+    handed_on = output.output_of(options, state)
     return program.PartyProcess(
         plan.name,
         plan.make,
@@ -76,4 +79,5 @@ def _party(options: argparse.Namespace, settings: Settings, state: Path, workloa
         enrolled=sealing_key_of,
         card=card_of(workload),
         app=place_of(settings),
+        deliver=handed_on.deliver if handed_on else None,
     )

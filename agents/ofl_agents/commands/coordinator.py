@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 
 from ofl_agents import program
-from ofl_agents.app import card_of, open_app, place_of, secrets_of
-from ofl_agents.build import Parties
+from ofl_agents.app import open_app, place_of, secrets_of
+from ofl_agents.build import Parties, card_of
 from ofl_agents.cli import add_app_options
 from ofl_agents.enrolment.holder import identity_of
+from ofl_agents.models import output
+from ofl_agents.models.initial import initial_from
+from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR
+from ofl_iot.models.files import TENSOR_FILES
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.runtime.settings import Settings
@@ -29,6 +33,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=("model", "anew"),
         help="follow another coordinator whose state folder is lost: with its model from the broker, or anew",
     )
+    parser.add_argument(
+        "--initial",
+        type=Path,
+        metavar="FILE",
+        help=f"pre-trained weights to start from ({', '.join(TENSOR_FILES)}), by the names of the app's tensors",
+    )
+    output.add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,9 +54,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace, settings: Settings, state: Path, judge: Workload) -> int:
+    if options.initial and options.take_over == "model":
+        raise ConfigError("--initial begins a model, --take-over goes on with one: use --take-over anew, or drop one")
+    initial = initial_from(options.initial, judge, state) if options.initial else None
     plan = Parties(settings).coordinator(
-        judge, take_over=bool(options.take_over), discard_model=options.take_over == "anew"
+        judge,
+        take_over=bool(options.take_over),
+        discard_model=options.take_over == "anew",
+        initial=initial.values if initial else None,
     )
+    handed_on = output.output_of(options, state)
     last: list[CoordinatorMachine] = []
 
     def finished(machine: Machine) -> bool:
@@ -66,6 +84,8 @@ def _serve(options: argparse.Namespace, settings: Settings, state: Path, judge: 
             identity=identity,
             card=card_of(judge),
             app=place_of(settings, held_out=True),
+            remember=(initial.remember,) if initial else (),
+            deliver=handed_on.deliver if handed_on else None,
         )
     )
     if last and last[0].finished:

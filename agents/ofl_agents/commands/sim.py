@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
     app = open_app(loaded.settings)
     try:
         fleet = app.fleet(loaded.settings.simulation.devices, repeats=options.runtime == "virtual")
-        settings = paced(loaded, _mean_records(fleet), churn=options.churn)
+        settings = paced(loaded, mean_records(fleet), churn=options.churn)
         summary, chance = _simulate(options, settings, fleet), _chance(fleet)
     finally:
         app.close()
@@ -153,7 +153,8 @@ def _simulate(options: argparse.Namespace, settings: Settings, fleet: Fleet) -> 
         return simulation.run(Path(work_dir))
 
 
-def _mean_records(fleet: Fleet) -> float:
+def mean_records(fleet: Fleet) -> float:
+    """Return how many records a device has on average."""
     return sum(device.sample_count for device in fleet.devices) / len(fleet.devices)
 
 

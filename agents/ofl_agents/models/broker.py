@@ -16,7 +16,8 @@ from ofl_agents.program import settings_of
 from ofl_iot.errors import ConfigError, ProtocolError, TransportError
 from ofl_iot.ids import COORDINATOR, RESERVED, DeviceId, device_id, federation_id
 from ofl_iot.models.named import ModelCopy
-from ofl_iot.protocol.messages import Manifest, Part
+from ofl_iot.models.stored import card_for
+from ofl_iot.protocol.messages import Card, Manifest, Part
 from ofl_iot.protocol.parts import MAX_BODY_BYTES, BodyJoiner
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.runtime.addressing import Wire
@@ -24,7 +25,9 @@ from ofl_iot.runtime.settings import Settings
 from ofl_iot.transport.link import Delivery, LinkEvent
 from ofl_iot.transport.mqtt import MqttLink
 
-_KINDS = (Kind.MANIFEST, Kind.GLOBAL_PART)
+_KINDS = (Kind.CARD, Kind.MANIFEST, Kind.GLOBAL_PART)
+_CARD_S = 1.0
+"""The card comes with the rest; a coordinator of an older version retains none."""
 _MAX_BODIES = 3
 
 
@@ -34,6 +37,7 @@ class RetainedModel:
 
     wire: Wire
     manifest: Manifest | None = None
+    card: bytes = b""
     _joiners: dict[bytes, BodyJoiner] = field(default_factory=dict)
     _bodies: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -47,6 +51,8 @@ class RetainedModel:
         event.ack()
         if isinstance(arrived.message, Manifest):
             self.manifest = arrived.message
+        elif isinstance(arrived.message, Card):
+            self.card = arrived.message.model
         elif isinstance(arrived.message, Part):
             with contextlib.suppress(ProtocolError):
                 self._take(arrived.message)
@@ -74,6 +80,7 @@ class RetainedModel:
             round_no=manifest.round_no,
             model=manifest.model,
             values=values,
+            card=card_for(self.card, manifest.model),
             final=manifest.final,
         )
 
@@ -100,11 +107,15 @@ async def _read(settings: Settings, name: DeviceId, timeout_s: float) -> ModelCo
     link.start(retained.hear)
     until = time.monotonic() + timeout_s
     try:
-        while (copy := retained.complete()) is None:
-            if time.monotonic() > until:
+        complete_at: float | None = None
+        while True:
+            copy, now = retained.complete(), time.monotonic()
+            complete_at = complete_at or (now if copy else None)
+            if copy and complete_at is not None and (retained.card or now > complete_at + _CARD_S):
+                return copy
+            if copy is None and now > until:
                 raise TransportError(_missing(link, retained, timeout_s))
             await asyncio.sleep(0.02)
-        return copy
     finally:
         for pattern in patterns:
             link.unsubscribe(pattern)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ofl_iot.apps.app import App, TorchApp
 from ofl_iot.apps.data import Records
@@ -45,6 +47,11 @@ def _write_network(trained: Trained, out: Path, place: AppPlace) -> str:
     if place.folder and place.folder not in sys.path:
         sys.path.insert(0, place.folder)
     app = _load(place)
+    return write_network(trained, out, app, lambda torch_app: _example(torch_app, place))
+
+
+def write_network(trained: Trained, out: Path, app: App, example: Callable[[TorchApp], tuple[Array, ...]]) -> str:
+    """Write the whole network of a torch app, or the tensors of another one; return in words what was written."""
     if not isinstance(app, TorchApp):
         if out.suffix == ".onnx":
             raise ConfigError(f"{app.name} is no torch network: export it as .npz or .safetensors")
@@ -52,15 +59,16 @@ def _write_network(trained: Trained, out: Path, place: AppPlace) -> str:
         return f"{len(trained.named.tensors)} tensors, {trained.named.size} values"
     from ofl_iot.models.network import network_of, tensors_of_network, write_onnx
 
-    net = network_of(app, trained.named, trained.card, trained.personal)
+    net, untrained = network_of(app, trained.named, trained.card, trained.personal)
+    note = f"; {untrained} values that stay on devices are untrained: export from a device" if untrained else ""
     about = dict(trained.named.about)
     if out.suffix == ".onnx":
-        example = _example(app, place)
-        write_atomically(out, lambda file: write_onnx(file, net, example, about))
-        return f"the network of {app.name} for batches of any size"
+        records = example(app)
+        write_atomically(out, lambda file: write_onnx(file, net, records, about))
+        return f"the network of {app.name} for batches of any size{note}"
     whole = tensors_of_network(net, about)
     write_tensors(out, whole)
-    return f"{len(whole.tensors)} tensors, {whole.size} values, the whole network of {app.name}"
+    return f"{len(whole.tensors)} tensors, {whole.size} values, the whole network of {app.name}{note}"
 
 
 def _load(place: AppPlace) -> App:
@@ -77,14 +85,18 @@ def _load(place: AppPlace) -> App:
 
 def _example(app: TorchApp, place: AppPlace) -> tuple[Array, ...]:
     """Return a few records of the app's data: the exporter runs the network once."""
+    reader = app.judge if place.held_out and app.judge is not None else app.samples
+    where = str(Path(place.folder, place.data)) if place.data and place.folder else place.data
+    return example_of(reader(where), where or app.name)
+
+
+def example_of(given: Any, what: str) -> tuple[Array, ...]:
+    """Return the inputs of a few records of whatever `samples` returned."""
     from ofl_iot.apps.data import as_records
     from ofl_iot.apps.sources import Source
     from ofl_iot.models.network import EXAMPLE_RECORDS
 
-    reader = app.judge if place.held_out and app.judge is not None else app.samples
-    where = str(Path(place.folder, place.data)) if place.data and place.folder else place.data
-    given = reader(where)
     records: Records | None = given.collect() if isinstance(given, Source) else as_records(given)
     if records is None or not len(records):
-        raise ConfigError(f"{where or app.name} holds no records to run the network on once: name others with --data")
+        raise ConfigError(f"{what} holds no records to run the network on once: name others with --data")
     return records.take(slice(0, EXAMPLE_RECORDS)).inputs

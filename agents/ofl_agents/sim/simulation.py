@@ -33,7 +33,7 @@ from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.runtime.virtual import Party, VirtualWorld
 from ofl_iot.runtime.virtual_broker import Faults
 from ofl_iot.transport.mqtt import MqttLink, Will
-from ofl_iot.workloads.base import Workload
+from ofl_iot.workloads.base import Vector, Workload
 
 Runtime = Literal["live", "virtual"]
 LIVE_LIMIT_S = 600.0
@@ -73,6 +73,8 @@ class Simulation:
         self._progress = progress
         self._churning = churn
         self._churn: Churn | None = None
+        self.model: Vector | None = None
+        """The last global model, once the run is over."""
         simulation = settings.simulation
         self._parties = Parties(settings, simulation.seed if runtime == "virtual" else None)
         self._judge = learning.judge
@@ -253,6 +255,7 @@ class Simulation:
 
     def _summarise(self, runtime: Runtime, began: float, outcome: Outcome) -> Summary:
         coordinator = outcome.coordinator
+        self.model = coordinator.model
         audit: Audit = audit_chunks(coordinator, outcome.agents)
         rows = [self._row(device, outcome) for device in self._devices]
         plan = coordinator.roster.plan

@@ -74,6 +74,7 @@ from ofl_iot.roles.reports import (
     JobFailure,
     LedgerLost,
     ModelDiffers,
+    ModelDownloaded,
     OutboxFull,
     PullUnanswered,
     StoredModelDropped,
@@ -426,6 +427,8 @@ class DeviceMachine:
         for batch in message.read_batches():
             self.model.downloaded(batch, message.round_no)
         if message.last:
+            if self.model.complete:
+                yield ModelDownloaded(message.round_no)
             yield from self._stop_waiting()
         elif self._pulling:
             yield SetTimer(_PULL, now + self._download.timeout_s)  # more is coming in

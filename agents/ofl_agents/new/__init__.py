@@ -1,0 +1,1 @@
+"""`ofl new`: a project to start from."""

@@ -158,15 +158,14 @@ def check_loss(module: nn.Module, loss: Loss, records: Records) -> list[str]:
     count = len(records)
     with torch.no_grad():
         outputs = module(*records.inputs)
-        try:
-            pairs = zip(outputs.split(1), records.targets.split(1), strict=True)
-            single = torch.stack([loss(*pair).sum() for pair in pairs])
-            together = loss(outputs, records.targets)
-        except Exception as error:
-            raise ConfigError(
-                f"the loss of one record alone fails ({type(error).__name__}): a loss that compares records cannot be "
-                "bounded for one of them; use one that is a mean or a sum over records"
-            ) from error
+        single = _losses_alone(loss, outputs, records.targets)
+        together = loss(outputs, records.targets)
+        again = _losses_alone(loss, outputs, records.targets)
+    if not torch.equal(single.nan_to_num(), again.nan_to_num()):
+        raise ConfigError(
+            "the loss of the same record is another one the second time: the loss keeps something of earlier records "
+            "(a running mean?); keep nothing between calls"
+        )
     if not bool(single.isfinite().all()):
         raise ConfigError("the loss of one record alone is not finite: check the loss and the range of inputs")
     if together.dim() == 0 and float(single.abs().max()) < 1e-7 < float(together.abs()):
@@ -179,3 +178,16 @@ def check_loss(module: nn.Module, loss: Loss, records: Records) -> list[str]:
             torch.allclose(together.reshape(count, -1).sum(1), single, rtol=1e-3, atol=1e-5)
         )
     return [] if fits else [_NEITHER]
+
+
+def _losses_alone(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each record as a batch of one, with torch's randomness repeated."""
+    try:
+        with seeded(np.random.default_rng(2), outputs.device):
+            pairs = zip(outputs.split(1), targets.split(1), strict=True)
+            return torch.stack([loss(*pair).sum() for pair in pairs])
+    except Exception as error:
+        raise ConfigError(
+            f"the loss of one record alone fails ({type(error).__name__}): a loss that compares records cannot be "
+            "bounded for one of them; use one that is a mean or a sum over records"
+        ) from error

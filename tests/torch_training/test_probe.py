@@ -83,6 +83,18 @@ def contrastive(z: Any, _: Any) -> Any:
     return CLASSES(z @ z.t() / 0.5, torch.arange(len(z)))
 
 
+class Centred(nn.Module):
+    """A loss that moves a mean of all outputs it ever saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centre = torch.zeros(4)
+
+    def forward(self, outputs: Any, _: Any) -> Any:
+        self.centre = 0.9 * self.centre + 0.1 * outputs.detach().mean(0)
+        return (outputs - self.centre).square().mean()
+
+
 def of(run: Callable[..., Any], **parts: Any) -> Callable[[], Any]:
     """A factory of a network with a dense layer `a`, and `b` behind it."""
     return lambda: Of(run, a=dense(), b=dense(4, 4), **{name: make() for name, make in parts.items()})
@@ -163,6 +175,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], Callable[[], Any], Any, str]] = {
     ),
     "loss with batch statistics": (
         lambda: nn.Sequential(dense()), flat, lambda o, t: (o - o.mean(0)).square().mean(), "alone is 0"
+    ),
+    "loss with a running mean": (
+        lambda: nn.Sequential(dense()), flat, Centred(), "the loss keeps something of earlier records"
     ),
     "loss that is not a number": (
         lambda: nn.Sequential(dense()), flat, lambda o, t: o.sum() * math.nan, "not finite"

@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": ("ofl_agents.commands.doctor", "check broker, identity, clock, access, disk, versions, keys and budget"),
     "new": ("ofl_agents.commands.new", "write a project to start from: app, data, test, settings"),
     "model": ("ofl_agents.commands.model", "show, export and compare trained models, while their party runs or not"),
+    "privacy": ("ofl_agents.commands.privacy", "state what was spent on a device's data; audit the private training"),
     "config": ("ofl_agents.commands.config", "show the effective settings and where each comes from"),
     "reproduce": (
         "ofl_research.commands.reproduce",

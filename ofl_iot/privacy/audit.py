@@ -35,16 +35,18 @@ class AuditResult:
     lower: float
     """No smaller epsilon is compatible with the scores, at `confidence`."""
     lower_gaussian: float
-    """The same under the assumption that the mechanism is Gaussian: tighter, exact without sampling."""
+    """The same under the assumption that the mechanism is Gaussian: tighter, and exact without sampling."""
     delta: float
     confidence: float
     runs: int
     """Trainings in each of the two worlds."""
+    gaussian: bool = False
+    """Whether the mechanism is Gaussian: every record is in every step."""
 
     @property
     def violated(self) -> bool:
-        """Whether the game refutes the claim. The Gaussian bound alone refutes nothing where records are sampled."""
-        return self.lower > self.claimed
+        """Whether the game refutes the claim; where records are sampled the Gaussian bound refutes nothing."""
+        return max(self.lower, self.lower_gaussian if self.gaussian else 0.0) > self.claimed
 
 
 def play(run: Callable[[bool], float], runs: int) -> tuple[Scores, Scores]:
@@ -56,7 +58,15 @@ def play(run: Callable[[bool], float], runs: int) -> tuple[Scores, Scores]:
     return without, with_canary
 
 
-def judge(without: Scores, with_canary: Scores, claimed: float, delta: float, confidence: float = 0.95) -> AuditResult:
+def judge(
+    without: Scores,
+    with_canary: Scores,
+    claimed: float,
+    delta: float,
+    *,
+    gaussian: bool = False,
+    confidence: float = 0.95,
+) -> AuditResult:
     """Bound epsilon from below by the scores of both worlds."""
     half, other_half = len(without) // 2, len(with_canary) // 2
     choosing, judging = (without[:half], with_canary[:other_half]), (without[half:], with_canary[other_half:])
@@ -67,8 +77,8 @@ def judge(without: Scores, with_canary: Scores, claimed: float, delta: float, co
     best_gaussian = max(guesses, key=lambda guess: _mu_from(guess[0]))[1]
     lower = _epsilon_from(_rates(*judging, best, alpha), delta)
     mu = _mu_from(_rates(*judging, best_gaussian, alpha))
-    gaussian = epsilon_of(mu, delta) if mu > 0 else 0.0
-    return AuditResult(claimed, lower, gaussian, delta, confidence, len(without))
+    by_mu = epsilon_of(mu, delta) if mu > 0 else 0.0
+    return AuditResult(claimed, lower, by_mu, delta, confidence, len(without), gaussian)
 
 
 def upper_rate(hits: int, trials: int, alpha: float) -> float:

@@ -295,5 +295,6 @@ def _open_error(path: Path, error: sqlite3.Error) -> ConfigError | StoreError:
 def _damaged(path: Path, detail: str) -> StoreError:
     return StoreError(
         f"the store {path} is damaged ({detail}): it was left in place; restore it from a backup, or move it "
-        "and its -wal file away to start with an empty store"
+        "and its -wal file away to start with an empty store. A device then trains no more until it is started with "
+        "--accept-new-budget: its privacy ledger is in that file"
     )

@@ -61,7 +61,7 @@ def examine(settings: Settings, folder: Path, given: str | None, timeout_s: floa
     yield from identity(settings.mqtt, given)
     yield from app(settings, folder, name)
     if name:
-        yield from state(folder / f"{name}.sqlite", settings.privacy)
+        yield from state(folder / f"{name}.sqlite", settings.privacy, settings.training.steps)
     else:
         yield skipped("state", "whose? Name the party with --id")
     yield from broker.ports(settings.mqtt)

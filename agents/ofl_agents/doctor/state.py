@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +17,9 @@ from ofl_agents.doctor.findings import Finding, error, ok, skipped, warning
 from ofl_iot.errors import OflError
 from ofl_iot.ids import RESERVED
 from ofl_iot.local.client import LocalParty
-from ofl_iot.privacy.events import DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.roles.device.privacy_guard import TABLE as PRIVACY
-from ofl_iot.roles.device.privacy_guard import PrivacyRules
+from ofl_iot.roles.device.privacy_guard import PrivacyGuard, PrivacyRules
 from ofl_iot.roles.keys.participant import TABLE as KEYS
 from ofl_iot.roles.storage import Stored
 from ofl_iot.runtime.store import read_store
@@ -40,7 +40,7 @@ def is_running(store: Path) -> bool:
     return bool(struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK)
 
 
-def state(store: Path, rules: PrivacyRules) -> Iterator[Finding]:
+def state(store: Path, rules: PrivacyRules, training_steps: int = 1) -> Iterator[Finding]:
     """Everything about one store."""
     if not store.exists():
         yield ok("state", f"{store} is made at the first start")
@@ -59,7 +59,7 @@ def state(store: Path, rules: PrivacyRules) -> Iterator[Finding]:
     yield ok("state", f"{store} is whole: {rows} entries")
     if store.stem not in RESERVED:
         yield _keys(stored)
-        yield from _budget(stored, rules)
+        yield from _budget(stored, rules, training_steps)
 
 
 def running(store: Path) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def _keys(stored: Stored) -> Finding:
     return ok("keys", "a sealing key" + (" and the share of a joint key" if "material" in rows else ""))
 
 
-def _budget(stored: Stored, rules: PrivacyRules) -> Iterator[Finding]:
+def _budget(stored: Stored, rules: PrivacyRules, training_steps: int) -> Iterator[Finding]:
     if rules.mode == "off":
         yield warning("budget", "privacy is off", "set privacy.mode=rigorous unless the data may be known to all")
         return
@@ -105,13 +105,18 @@ def _budget(stored: Stored, rules: PrivacyRules) -> Iterator[Finding]:
     if rules.mode == "paper":
         yield warning("budget", "the paper's mode spends beyond any budget", "set privacy.mode=rigorous")
         return
-    spent = sum(event.steps for event in ledger.events if isinstance(event, DpSgdSteps))
-    total = spent + ledger.steps_left
-    said = f"{ledger.steps_left} of {total} training steps left at epsilon {ledger.budget.epsilon:g}"
+    total = ledger.steps_spent + ledger.steps_left
+    guard = PrivacyGuard(rules, steps=training_steps)
+    guard.ledger = ledger
+    said = f"{guard.words(time.time())} ({ledger.steps_left} of {total} training steps left)"
     if ledger.steps_left == 0 and total:
-        yield warning("budget", said, "the device serves but trains no more; a larger budget needs the owner's consent")
+        yield warning(
+            "budget",
+            said,
+            "the device serves but trains no more; a new budget (--accept-new-budget) needs the owner's consent",
+        )
     elif total and ledger.steps_left < LOW_BUDGET * total:
-        yield warning("budget", said, "it will soon stop training; plan fewer steps or ask the data's owner")
+        yield warning("budget", said, "it will soon stop training; plan a longer lifetime or ask the data's owner")
     else:
         yield ok("budget", said)
     if ledger.budget.epsilon != rules.epsilon or ledger.budget.delta != rules.delta:

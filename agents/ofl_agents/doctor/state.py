@@ -113,7 +113,7 @@ def _budget(stored: Stored, rules: PrivacyRules, training_steps: int) -> Iterato
         yield warning(
             "budget",
             said,
-            "the device serves but trains no more; a new budget (--accept-new-budget) needs the owner's consent",
+            "the device trains no more; --accept-new-budget needs the owner's consent",
         )
     elif total and ledger.steps_left < LOW_BUDGET * total:
         yield warning("budget", said, "it will soon stop training; plan a longer lifetime or ask the data's owner")

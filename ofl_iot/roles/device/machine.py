@@ -321,7 +321,7 @@ class DeviceMachine:
             telemetry,
             samples=self.data.announced,
             device_type=telemetry.device_type or self.profile.device_type,
-            step_s=telemetry.step_s or self._step_s,
+            step_s=telemetry.step_s or self.guard.coarse(self._step_s),
             model_distance=0.0 if self.guard.perturbs else self.model.distance(),
             budget_left=self.guard.left,
         )

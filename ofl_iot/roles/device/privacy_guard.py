@@ -192,6 +192,12 @@ class PrivacyGuard:
             return ""
         return _LOST.format(theirs=self._seen.version, ours=self.account.version)
 
+    def coarse(self, step_s: float | None) -> float | None:
+        """Return the time of a step as it is reported: where data are private, to a quarter of a doubling."""
+        if step_s is None or self._rules.mode == "off":
+            return step_s
+        return float(2.0 ** (round(4 * math.log2(max(step_s, 1e-9))) / 4))
+
     # --- paying
 
     def needs_plan(self, data: OwnData, batch_size: int) -> bool:

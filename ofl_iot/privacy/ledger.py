@@ -86,7 +86,7 @@ class Ledger:
     def under(self, *, mode: str, source: str, budget: Budget, at: float) -> Ledger:
         """Return the ledger under these terms; whatever differs from before is entered into the history."""
         ledger = self
-        if not ledger.opened_at:
+        if not any(entry.kind in ("opened", "accepted") for entry in ledger.history):
             ledger = _noted(replace(ledger, opened_at=at), at, "opened", f"budget of {_words(budget)}")
         if ledger.mode and ledger.mode != mode:
             ledger = _noted(ledger, at, "mode", f"{ledger.mode} -> {mode}")

@@ -449,7 +449,7 @@ def simulate(devices: int, rounds: int, seed: int, folder: Path, mode: str = "ri
 
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     (first, summary), (second, again) = (simulate(12, 3, 5, tmp_path) for _ in range(2))
-    assert len(first.lines) > 150
+    assert len(first.lines) > 100
     assert first.lines == second.lines
     assert msgspec.structs.replace(summary, wall_s=0.0) == msgspec.structs.replace(again, wall_s=0.0)
     other, _ = simulate(12, 3, 6, tmp_path)

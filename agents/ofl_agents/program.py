@@ -37,7 +37,7 @@ from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.runtime.telemetry import TelemetrySource
-from ofl_iot.runtime.watchdog import Service
+from ofl_iot.runtime.watchdog import Notifier, Service
 from ofl_iot.transport.identity import IdentityFolder
 from ofl_iot.transport.mqtt import MqttLink, Will
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from ofl_iot.identity.enrolment import Enrolment
 
 log = logging.getLogger(__name__)
+
+UNWATCHED = Service(Notifier(None))
+"""For a party inside another program, whose service manager is that program's business."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -112,12 +115,13 @@ async def _run(process: PartyProcess) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, party.stop)
 
-    await serve(process, started)
+    await serve(process, started, Service.of(os.environ))
 
 
-async def serve(process: PartyProcess, started: Callable[[LiveParty, PartyDesk], None]) -> None:
+async def serve(
+    process: PartyProcess, started: Callable[[LiveParty, PartyDesk], None], service: Service = UNWATCHED
+) -> None:
     """Run a party in this loop until it is stopped or has `finished`; `started` is called before its first event."""
-    service = Service.of(os.environ)
     watch = ModelWatch(process.deliver, process.settings.service.model_out_s) if process.deliver else None
     with (
         ThreadPoolExecutor(max_workers=2, thread_name_prefix="ofl-job") as executor,

@@ -57,12 +57,12 @@ class ModelWatch:
             answer = desk.model("federation")
         except NoModelError:
             return
-        digest = await asyncio.to_thread(_digest, answer)
+        digest, body = await asyncio.to_thread(_taken, answer)
         if digest == self._last:
             return
         assert isinstance(answer.reply, ModelReply)  # noqa: S101  # it was asked for
         try:
-            await self._deliver(answer.reply, bytes(answer.body))
+            await self._deliver(answer.reply, body)
         except OflError as error:
             if not self._complained:
                 log.warning("the new model was not handed on, it is tried again with the next party=%s reason=%s",
@@ -77,5 +77,7 @@ class ModelWatch:
             await self.deliver_news(desk)
 
 
-def _digest(answer: Answer) -> bytes:
-    return hashlib.blake2b(answer.body, digest_size=16).digest()
+def _taken(answer: Answer) -> tuple[bytes, bytes]:
+    """Return the digest of the values and the values themselves."""
+    body = bytes(answer.body)
+    return hashlib.blake2b(body, digest_size=16).digest(), body

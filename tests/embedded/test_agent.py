@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import threading
 import time
@@ -187,3 +188,16 @@ def test_wrong_names_settings_and_records_are_refused(tmp_path: Path, free_port:
     fed = ofl_iot.Agent(app(), id="truck-1", settings=settings(free_port), state=tmp_path)
     with pytest.raises(ConfigError, match="not numbers"):
         fed.add(np.array([["a"]]), ["b"])
+
+
+def test_the_service_manager_of_the_program_is_left_to_the_program(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with ofl_iot.Agent(app(), id="truck-1", settings=settings(free_port), state=tmp_path) as agent:
+            until(lambda: agent.status().ready)
+        with pytest.raises(BlockingIOError):
+            manager.recv(100)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from ofl_agents.models.export import Trained, write_model
+from ofl_agents.models.source import owns
 from ofl_iot.errors import ConfigError
 from ofl_iot.models.named import AppPlace, NamedTensors, tensors_of
 from ofl_iot.protocol.model_card import ModelCard, TensorCard
@@ -130,3 +131,22 @@ def test_an_app_of_other_shapes_is_refused_with_the_tensors_name(tmp_path: Path)
 def test_onnx_without_an_app_says_what_to_add(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="add --app"):
         write_model(as_trained(trained(Conv)), tmp_path / "net.onnx", None)
+
+
+def test_what_stays_on_devices_is_told_when_it_is_missing(tmp_path: Path) -> None:
+    case = trained(*CASES["frozen backbone, private head"])
+    (tmp_path / "trial.py").write_text(APP.format(name="frozen backbone, private head"))
+    model, place = as_trained(case), AppPlace(app="trial.py:app", folder=str(tmp_path))
+    shared = Trained(model.named, model.card, None, None)
+    assert "36 values that stay on devices are untrained" in write_model(shared, tmp_path / "net.pt", place)
+    with pytest.raises(ConfigError, match="keeps 5 values to itself, trial has 36"):
+        write_model(Trained(model.named, model.card, None, np.zeros(5, np.float32)), tmp_path / "net.pt", place)
+
+
+def test_code_that_another_users_store_names_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "truck-1.sqlite"
+    store.touch()
+    assert owns(store)
+    monkeypatch.setattr("os.geteuid", lambda: store.stat().st_uid + 1)
+    assert not owns(store)
+    assert not owns(tmp_path / "none.sqlite")

@@ -11,7 +11,7 @@ import msgspec
 
 from ofl_agents.cli import add_settings_options
 from ofl_agents.models.export import Trained, write_model
-from ofl_agents.models.source import copy_in, party_in, personal_in
+from ofl_agents.models.source import copy_in, owns, party_in, personal_in
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.models.differences import compare, describe
@@ -134,7 +134,8 @@ def _from_state(state: Path, options: argparse.Namespace) -> Trained:
     name = party_in(state, options.id)
     copy = copy_in(state, name, options.which)
     personal = personal_in(state, name) if name != COORDINATOR else None
-    return Trained(copy.named(), copy.card, copy.app, personal)
+    app = copy.app if owns(state / f"{name}.sqlite") else None
+    return Trained(copy.named(), copy.card, app, personal)
 
 
 def _write_json(value: object) -> None:

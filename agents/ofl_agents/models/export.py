@@ -36,7 +36,10 @@ def write_model(trained: Trained, out: Path, app: AppPlace | None) -> str:
     suffix = check_suffix(out)
     place = app or (trained.app if suffix in (".pt", ".onnx") else None)
     if place is None and suffix == ".onnx":
-        raise ConfigError(f"{out}: ONNX describes the network, so it needs the app: add --app FILE.py:NAME")
+        raise ConfigError(
+            f"{out}: ONNX describes the network, so it needs the app: add --app FILE.py:NAME (the one that a party "
+            "knows is taken only by that party's own user, because it is run)"
+        )
     if place is None:
         write_tensors(out, trained.named)
         return f"{len(trained.named.tensors)} tensors, {trained.named.size} values"

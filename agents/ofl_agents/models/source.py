@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ofl_iot.errors import ConfigError
@@ -39,3 +40,14 @@ def personal_in(state: Path, name: str) -> Vector | None:
 
     kept = state / f"{name}.personal"
     return np.fromfile(kept, np.float32) if kept.is_file() else None
+
+
+def owns(store: Path) -> bool:
+    """Return whether the store is this user's own.
+
+    Code that another user's store names is not run, least of all by root.
+    """
+    try:
+        return store.stat().st_uid == os.geteuid()
+    except OSError:
+        return False

@@ -62,6 +62,7 @@ from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.virtual import Listener, Party, VirtualWorld
 from ofl_iot.runtime.virtual_broker import Faults
+from tests.roles.laws import LawfulWorld
 
 MODEL = b"tally---"
 FEDERATION = FederationId("tally")
@@ -168,7 +169,7 @@ class TallyWorld:
     agents: dict[DeviceId, AgentMachine] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.world = VirtualWorld(FEDERATION, self.faults, self.seed, self.listener)
+        self.world: VirtualWorld = LawfulWorld(FEDERATION, self.faults, self.seed, self.listener)
         self.names = [device_id(f"d{number}") for number in range(self.devices)]
         self.world.add(
             Party(

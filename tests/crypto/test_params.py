@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -36,6 +37,16 @@ def test_the_table_alone_decides_what_is_secure(degree: int, log_modulus: float,
 @given(st.integers(0, 20_000))
 def test_primality_agrees_with_trial_division(number: int) -> None:
     assert is_prime(number) == (number > 1 and all(number % d for d in range(2, int(number**0.5) + 1)))
+
+
+@pytest.mark.parametrize("k", [35, 45, 51])
+def test_a_product_that_fools_fermat_is_no_prime(k: int) -> None:
+    """Carmichael numbers (6k + 1)(12k + 1)(18k + 1): a^(n - 1) = 1 modulo n for every a without a common factor."""
+    factors = (6 * k + 1, 12 * k + 1, 18 * k + 1)
+    number = math.prod(factors)
+    assert all(map(is_prime, factors))
+    assert all(pow(base, number - 1, number) == 1 for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37))
+    assert not is_prime(number)
 
 
 def test_the_named_sets_are_128_bit_secure_with_room() -> None:

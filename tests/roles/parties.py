@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -107,16 +107,21 @@ def agent_machine(name: DeviceId = A) -> AgentMachine:
 
 
 def coordinator_machine(
-    *, model: bytes = MODEL, size: int = SIZE, card: bytes = b"", **rounds: object
+    *,
+    model: bytes = MODEL,
+    size: int = SIZE,
+    card: bytes = b"",
+    protection: Literal["clear", "threshold"] = "clear",
+    **rounds: object,
 ) -> CoordinatorMachine:
-    """A coordinator whose rounds are in the clear."""
+    """A coordinator; its rounds are in the clear unless the test says otherwise."""
     settings = {"interval_s": 10.0, "deadline_s": 20.0, "recluster_every": 0, **rounds}
     return CoordinatorMachine(
         ModelProfile(model, np.zeros(size, np.float32), card),
         CoordinatorRules(
             RoundRules(**settings),  # type: ignore[arg-type]
             FleetRules(min_devices=2, gather_s=5.0, leader_grace_s=30.0),
-            ProtectionRules(mode="clear"),
+            ProtectionRules(mode=protection),
             FleetSettings(),
         ),
     )

@@ -60,6 +60,7 @@ from ofl_iot.roles.reports import (
     ClusterOrphaned,
     ContributionRefused,
     JobFailure,
+    KeyGenerationBegun,
     KeyGenerationFailed,
     LeaderReplaced,
     MessageDropped,
@@ -68,6 +69,7 @@ from ofl_iot.roles.reports import (
     RoundClosed,
 )
 from ofl_iot.runtime.store import MemoryStore
+from tests.roles.laws import PendingTimers, waits_for_ever
 from tests.roles.parties import (
     SIZE,
     A,
@@ -104,6 +106,7 @@ class Office:
         self.rules = rules
         self.store = MemoryStore()
         self.now = 0.0
+        self.timers = PendingTimers()
         self.machine: CoordinatorMachine = coordinator_machine(**rules)
         self.give(Started())
         self.give(LinkUp())
@@ -113,11 +116,14 @@ class Office:
         persist(self.store, commands)
         if die_after is not None:
             self.restart()
+            return commands
+        self.timers.step(event, commands)
+        assert not self.timers.linked or not waits_for_ever(self.machine, self.timers.names)
         return commands
 
     def restart(self) -> list[Command]:
         """Another process goes on from the store; the broker shows it the manifest that was published last."""
-        self.machine = coordinator_machine(**self.rules)
+        self.machine, self.timers = coordinator_machine(**self.rules), PendingTimers()
         commands = self.give(Started(self.store.load())) + self.give(LinkUp())
         if self.machine.roster.plan:
             commands += self.give(arrived(Kind.MANIFEST, COORDINATOR, self.machine._model.manifest))
@@ -636,6 +642,18 @@ def test_a_restart_between_rounds_opens_the_next() -> None:
     assert timers(office.restart())["coordinator.open"] == 10.0
 
 
+def test_each_restart_during_a_round_opens_another_attempt() -> None:
+    """Leaders send again only when the attempt grows: it must be durable before the round is announced."""
+    office = one_cluster()
+    office.open_round()
+    attempts = []
+    for _ in range(3):
+        opened = published(office.restart(), Kind.ROUND_OPEN)[-1]
+        assert isinstance(opened, RoundOpen)
+        attempts.append((opened.round_no, opened.attempt))
+    assert attempts == [(1, 1), (1, 2), (1, 3)]
+
+
 def test_a_restart_during_a_round_opens_it_again_as_a_new_attempt() -> None:
     office = two_clusters()
     first, second = office.leaders
@@ -813,9 +831,40 @@ def test_an_aggregation_that_never_ends_has_a_deadline() -> None:
 def test_no_round_opens_while_the_leaders_to_come_make_their_key() -> None:
     office = one_cluster()
     office.machine._rounds.key.maker._opened = KeyOpen(2, 1, (), 1, "main")
+    office.timers.names.add("coordinator.keys.deadline")
     assert published(office.give(TimerFired("coordinator.open")), Kind.ROUND_OPEN) == [], "not even in the clear"
     office.machine._rounds.key.maker._opened = None
     assert published(list(office.machine._rounds.open_if_overdue(0.0)), Kind.ROUND_OPEN)
+
+
+def sealed_status(device: str) -> Arrived:
+    return arrived(Kind.STATUS, device, msgspec.structs.replace(status(), sealing_key=bytes(32)))
+
+
+def test_while_no_key_can_be_made_it_is_tried_again_and_again() -> None:
+    office = Office(protection="threshold")
+    office.begin(A, B, C, D)
+    for _ in range(3):
+        commands = office.give(TimerFired("coordinator.open"))
+        assert KeyGenerationBegun not in told(commands), "no leader has announced its sealing key"
+        assert "coordinator.open" in timers(commands)
+    for device in (A, B, C, D):
+        office.give(sealed_status(device))
+    assert KeyGenerationBegun in told(office.give(TimerFired("coordinator.open")))
+
+
+def test_a_leader_lost_while_the_key_is_made_does_not_stop_the_federation() -> None:
+    office = Office(protection="threshold")
+    office.begin(A, B, C, D)
+    for device in (A, B, C, D):
+        office.give(sealed_status(device))
+    assert KeyGenerationBegun in told(office.give(TimerFired("coordinator.open")))
+    lost = office.leaders[0]
+    office.give(offline(lost))
+    commands = office.give(TimerFired(f"coordinator.grace.{lost}"))
+    assert LeaderReplaced in told(commands)
+    assert "coordinator.open" in timers(commands), "the key of the leaders that are left is made next"
+    assert KeyGenerationBegun in told(office.give(TimerFired("coordinator.open")))
 
 
 def test_the_models_card_is_said_again_with_every_link() -> None:

@@ -27,6 +27,7 @@ from ofl_iot.roles.keys.participant import OPEN
 from ofl_iot.roles.reports import NothingToTakeOver, TakeoverBegun, TakeoverDone
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.runtime.store import MemoryStore
+from tests.roles.laws import PendingTimers, waits_for_ever
 from tests.roles.parties import MODEL, SIZE, A, B, C, D, arrived, persist, published, status, timers, told
 
 SETTLED = {str(A): SeqSet(4), "gone": SeqSet(2, (5, 6))}
@@ -81,7 +82,7 @@ class Heir:
         self._claim = {"take_over": take_over, "discard_model": discard_model}
         self._mode = mode
         self.store = MemoryStore()
-        self.machine = self._new()
+        self.machine, self.timers = self._new(), PendingTimers()
         self.give(Started())
         self.give(LinkUp())
 
@@ -96,10 +97,12 @@ class Heir:
     def give(self, event: object) -> list:
         commands = self.machine.handle(event, 1.0)  # type: ignore[arg-type]
         persist(self.store, commands)
+        self.timers.step(event, commands)
+        assert not self.timers.linked or not waits_for_ever(self.machine, self.timers.names)
         return commands
 
     def restart(self) -> None:
-        self.machine = self._new()
+        self.machine, self.timers = self._new(), PendingTimers()
         self.give(Started(self.store.load()))
 
 

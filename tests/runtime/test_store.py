@@ -409,3 +409,14 @@ def test_an_interrupt_inside_a_batch_undoes_it(path: Path, monkeypatch: pytest.M
             with pytest.raises(KeyboardInterrupt):
                 store.apply([Delete("t", 1), Put("t", 2, b"half")])
         assert store.load() == {"t": {1: b"kept"}}
+
+
+def test_a_commit_survives_a_power_cut_whatever_sqlite_was_compiled_with(path: Path) -> None:
+    """Only `synchronous = FULL` (2) syncs the log at each commit; a killed process cannot show the difference."""
+    store = SqliteStore(path)
+    try:
+        (level,) = store._connection.execute("PRAGMA synchronous").fetchone()
+        (journal,) = store._connection.execute("PRAGMA journal_mode").fetchone()
+    finally:
+        store.close()
+    assert (level, journal) == (2, "wal")

@@ -38,3 +38,13 @@ def test_a_fetch_is_not_repeated_while_parts_come_in() -> None:
     assert version is not None
     assert version.values.tolist() == [2.0] * SIZE
     assert not subscribed(list(reader.timer(9.0))), "nothing is waited for any more"
+
+
+def test_a_leader_that_resigned_while_it_fetched_fetches_again_when_it_leads_again() -> None:
+    reader = ModelReader(SIZE)
+    assert subscribed(list(reader.fetch(0.0)))
+    reader.forget()
+    list(reader.stop())
+    commands = list(reader.fetch(1.0))
+    assert subscribed(commands) == [Kind.GLOBAL_PART, Kind.MANIFEST]
+    assert FETCH in timers(commands)

@@ -40,7 +40,7 @@ class ModelReader:
 
     def forget(self) -> None:
         """Another term: what was coming in no longer matters."""
-        self._manifest = None
+        self._manifest, self._fetching = None, False
 
     def take_part(self, part: Part, now: float) -> Iterator[Command]:
         """A part of a global model."""

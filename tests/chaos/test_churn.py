@@ -40,7 +40,7 @@ def test_the_churn_really_happens() -> None:
     fleet.churn(32)
     told = fleet.world.told
     assert fleet.coordinator_kills == 3
-    assert fleet.leader_kills > 3
+    assert fleet.leader_kills >= 2
     assert told[LeaderReplaced] > 1
     assert told[Clustered] > 6
     links = [record.evidence.availability.value for record in fleet.coordinator.roster.devices.values()]  # type: ignore[union-attr]

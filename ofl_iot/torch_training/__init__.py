@@ -25,6 +25,7 @@ file and `job` import none of it. The interface:
 `loss(outputs, targets)` is a mean or sum over records. Errors of a training leave the model as it was. Neither trainer
 sets torch's number of threads: the process that trains does.
 
-How it works: `taps` and `rules` watch a forward pass, `gradients` makes norms and clipped sums of what they saw,
-`engines` are three ways to a clipped sum, `probe` (with `checks`, `tracing`, `choice`) finds the right one.
+How it works: `taps` and `rules` (with a `tap_*` module for each kind of function) watch a forward pass, `gradients`
+makes norms and clipped sums of what they saw, `engines` are three ways to a clipped sum, `probe` (with `checks`,
+`tracing`, `choice`) finds the right one.
 """

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from ofl_iot.torch_training.flat import FlatModel
-from ofl_iot.torch_training.gradients import Gradient, joined, squared_norms
+from ofl_iot.torch_training.gradients import LARGE_BYTES, Direct, Gradient, joined, squared_norms
 from ofl_iot.torch_training.losses import Loss, RecordLosses
 from ofl_iot.torch_training.rules import tapping, unrolling
 from ofl_iot.torch_training.taps import Layout, Taps, UnsupportedError
@@ -110,13 +110,14 @@ class Layers(Engine):
             scale = scales(squares, clip_norm)
             views = self.model.views(total)
             for name, gradient in gradients.items():
-                gradient.add_to(views[name], scale)
+                origin = taps.origin(name)
+                _add(gradient, origin.of(views[origin.root]), scale)
         return Clipped(squares, losses.detach())
 
 
 def tapped_pass(model: FlatModel, losses: RecordLosses, inputs: Inputs, targets: Tensor) -> tuple[Taps, Tensor]:
     """Run a forward pass under taps; return them and each record's loss."""
-    taps = tapping({id(p): name for name, p in model.params.items()})
+    taps = tapping(model.params)
     with torch.enable_grad():
         with taps:
             outputs = model.module(*inputs)
@@ -137,13 +138,44 @@ def way_of(taps: Taps) -> Way:
     return tuple((type(use).__name__, use.names) for use in taps.uses)
 
 
+def _add(gradient: Gradient, target: Tensor, scale: Tensor) -> None:
+    """Add a weighted sum to a part of the total, which may lie scattered."""
+    if target.is_contiguous():
+        gradient.add_to(target, scale)
+        return
+    part = torch.zeros(target.shape, device=target.device)
+    gradient.add_to(part, scale)
+    target.add_(part)
+
+
 def _gather(taps: Taps, count: int) -> dict[str, Gradient]:
-    """The gradient of each parameter from all its uses."""
+    """The gradient of each parameter, or of its only view, from all uses."""
     found: dict[str, Gradient] = {}
     for use in taps.uses:
         for name, gradient in use.gradients(count):
             found[name] = joined(found[name], gradient) if name in found else gradient
+    by_root: dict[str, list[str]] = {}
+    for name in found:
+        by_root.setdefault(taps.origin(name).root, []).append(name)
+    for root, names in by_root.items():
+        if len(names) > 1:
+            found[root] = _united(taps, {name: found.pop(name) for name in names}, count)
     return found
+
+
+def _united(taps: Taps, parts: dict[str, Gradient], count: int) -> Gradient:
+    """The whole gradient of a parameter of which several views are used, which may overlap."""
+    shape = taps.shape_of(next(iter(parts)))
+    if 4 * count * shape.numel() > LARGE_BYTES:
+        raise UnsupportedError(f"{taps.origin(next(iter(parts))).root} is large and several views of it are used")
+    first = next(iter(parts.values())).whole()
+    total = torch.zeros((count, *shape), device=first.device)
+    for name, gradient in parts.items():
+        whole, origin = gradient.whole(), taps.origin(name)
+        for place in range(count):
+            target = origin.of(total[place])
+            target.add_(whole[place].reshape(target.shape))
+    return Direct(total)
 
 
 class Vmap(Engine):

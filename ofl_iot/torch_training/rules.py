@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ofl_iot.torch_training import tap_attention, tap_channels, tap_dense, tap_recurrent
+from ofl_iot.torch_training import tap_attention, tap_channels, tap_dense, tap_recurrent, tap_views
 from ofl_iot.torch_training.taps import Rule, Taps
 
 RULES: dict[Any, Rule] = {
+    **tap_views.RULES,
     **tap_dense.RULES,
     **tap_channels.RULES,
     **tap_recurrent.RULES,
@@ -16,9 +17,9 @@ RULES: dict[Any, Rule] = {
 }
 
 
-def tapping(names: Mapping[int, str]) -> Taps:
-    """Return a mode that collects the uses of parameters, given their names by identity."""
-    return Taps(names, RULES)
+def tapping(params: Mapping[str, Any]) -> Taps:
+    """Return a mode that collects the uses of parameters, given by name."""
+    return Taps(params, RULES)
 
 
 def unrolling() -> Taps:

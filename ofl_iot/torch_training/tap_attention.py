@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import Tensor
 
 from ofl_iot.torch_training.tap_dense import Function, LinearUse, linear
-from ofl_iot.torch_training.taps import Taps, UnsupportedError, constant
+from ofl_iot.torch_training.taps import Taps, UnsupportedError
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
@@ -67,7 +67,7 @@ def _part(taps: Taps, x: Tensor, w: Tensor, b: Tensor | None, start: int) -> Ten
     """Some rows of the projection applied to an input of their own: between two sequences."""
     stop, names = start + x.shape[2], (taps.name(w), taps.name(b))
     if taps.tapped:
-        w, b = constant(w), constant(b)
+        w, b = taps.constant(w), taps.constant(b)
     outputs = F.linear(x, w[start:stop], None if b is None else b[start:stop])
     return taps.tap(LinearUse(names, x, start, w.shape[0]), outputs) if any(names) else outputs
 

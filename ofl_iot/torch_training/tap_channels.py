@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ofl_iot.torch_training.gradients import Direct, Gradient, Outer, Unfolded
 from ofl_iot.torch_training.tap_dense import Function, arguments
-from ofl_iot.torch_training.taps import Taps, UnsupportedError, Use, constant
+from ofl_iot.torch_training.taps import Taps, UnsupportedError, Use
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def conv(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, A
         x = F.pad(x, [side for total in reversed(beyond) for side in (total // 2, total - total // 2)])
     padding = (0,) * space if isinstance(padding, str) else _each(padding, space)
     window = Window(tuple(w.shape[2:]), _each(stride, space), padding, dilation)
-    outputs = func(x, constant(w), constant(b), window.stride, window.padding, window.dilation, groups)
+    outputs = func(x, taps.constant(w), taps.constant(b), window.stride, window.padding, window.dilation, groups)
     return taps.tap(ConvUse(names, x, window, groups), outputs)
 
 
@@ -107,7 +107,7 @@ def transposed_conv(taps: Taps, func: Function, args: Sequence[Any], kwargs: Map
     if groups != 1:
         raise UnsupportedError(f"{names[0] or names[1]}: a transposed convolution in groups")
     window = Window(tuple(w.shape[2:]), _each(stride, space), _each(padding, space), _each(dilation, space))
-    outputs = func(x, constant(w), constant(b), window.stride, window.padding, more, groups, window.dilation)
+    outputs = func(x, taps.constant(w), taps.constant(b), window.stride, window.padding, more, groups, window.dilation)
     return taps.tap(TransposedConvUse(names, x, window), outputs)
 
 
@@ -177,7 +177,7 @@ def layer_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[
     if not any(names) or taps.name(x) or not taps.tapped:
         return NotImplemented
     use = ScaleUse(names, x, lambda value: func(value, shape, None, None, eps), shape)
-    return taps.tap(use, func(x, shape, constant(w), constant(b), eps))
+    return taps.tap(use, func(x, shape, taps.constant(w), taps.constant(b), eps))
 
 
 def rms_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -186,7 +186,7 @@ def rms_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[st
     if taps.name(w) is None or taps.name(x) or not taps.tapped:
         return NotImplemented
     use = ScaleUse((taps.name(w), None), x, lambda value: func(value, shape, None, eps), shape)
-    return taps.tap(use, func(x, shape, constant(w), eps))
+    return taps.tap(use, func(x, shape, taps.constant(w), eps))
 
 
 def group_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -196,7 +196,20 @@ def group_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[
     if not any(names) or taps.name(x) or not taps.tapped:
         return NotImplemented
     use = ChannelScaleUse(names, x, lambda value: func(value, groups, None, None, eps), x.shape[1])
-    return taps.tap(use, func(x, groups, constant(w), constant(b), eps))
+    return taps.tap(use, func(x, groups, taps.constant(w), taps.constant(b), eps))
+
+
+def batch_norm(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """F.batch_norm with fixed statistics; in training mode the probe refuses it before."""
+    x, mean, variance, w, b, training, _, eps = arguments(
+        args, kwargs, input=None, running_mean=None, running_var=None, weight=None, bias=None, training=False,
+        momentum=0.1, eps=1e-5,
+    )  # fmt: skip
+    names = taps.name(w), taps.name(b)
+    if not any(names) or taps.name(x) or training or not taps.tapped:
+        return NotImplemented
+    use = ChannelScaleUse(names, x, lambda value: func(value, mean, variance, eps=eps), x.shape[1])
+    return taps.tap(use, func(x, mean, variance, taps.constant(w), taps.constant(b), eps=eps))
 
 
 def prelu(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -205,7 +218,7 @@ def prelu(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str, 
     name = taps.name(w)
     if name is None or taps.name(x) or x.dim() < 2 or not taps.tapped:
         return NotImplemented
-    return taps.tap(ChannelScaleUse((name,), x, lambda value: value.clamp(max=0), w.numel()), func(x, constant(w)))
+    return taps.tap(ChannelScaleUse((name,), x, lambda value: value.clamp(max=0), w.numel()), func(x, taps.constant(w)))
 
 
 RULES: dict[Any, Any] = {
@@ -215,6 +228,7 @@ RULES: dict[Any, Any] = {
     F.conv_transpose2d: transposed_conv,
     F.layer_norm: layer_norm,
     F.group_norm: group_norm,
+    F.batch_norm: batch_norm,
     **({F.rms_norm: rms_norm} if hasattr(F, "rms_norm") else {}),
     F.prelu: prelu,
     torch.prelu: prelu,

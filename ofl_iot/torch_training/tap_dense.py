@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import Tensor
 
 from ofl_iot.torch_training.gradients import Direct, Gradient, Outer, Rows
-from ofl_iot.torch_training.taps import Taps, UnsupportedError, Use, constant
+from ofl_iot.torch_training.taps import Taps, UnsupportedError, Use
 
 Function = Callable[..., Any]
 
@@ -45,7 +45,7 @@ def linear(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str,
     names = taps.name(w), taps.name(b)
     if not any(names) or taps.name(x) or not taps.tapped:
         return NotImplemented
-    return taps.tap(LinearUse(names, x), func(x, constant(w), constant(b)))
+    return taps.tap(LinearUse(names, x), func(x, taps.constant(w), taps.constant(b)))
 
 
 class MatmulUse(Use):
@@ -65,7 +65,7 @@ def matmul(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str,
     x, w = args
     if not taps.name(w) or taps.name(x) or w.dim() != 2 or x.dim() < 2:
         return NotImplemented
-    return taps.tap(MatmulUse((taps.name(w),), x), func(x, constant(w)))
+    return taps.tap(MatmulUse((taps.name(w),), x), func(x, taps.constant(w)))
 
 
 class EmbeddingUse(Use):
@@ -95,7 +95,7 @@ def embedding(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[s
         return NotImplemented
     if max_norm is not None or by_count:
         raise UnsupportedError(f"{name}: max_norm changes weights in place, scale_grad_by_freq mixes records")
-    return taps.tap(EmbeddingUse(name, rows, w.shape[0], padding), F.embedding(rows, constant(w)))
+    return taps.tap(EmbeddingUse(name, rows, w.shape[0], padding), F.embedding(rows, taps.constant(w)))
 
 
 class BroadcastUse(Use):
@@ -126,7 +126,7 @@ def broadcast(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[s
     if name is None or not isinstance(x, Tensor) or taps.name(x):
         return NotImplemented
     product = "mul" in func.__name__
-    outputs = x * constant(p) if product else x + constant(p)
+    outputs = x * taps.constant(p) if product else x + taps.constant(p)
     return taps.tap(BroadcastUse(name, x if product else None, p.shape), outputs)
 
 
@@ -135,7 +135,7 @@ def expand(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[str,
     name = taps.name(args[0]) if args else None
     if name is None or kwargs or not taps.tapped:
         return NotImplemented
-    repeated = func(constant(args[0]), *args[1:]).clone()
+    repeated = func(taps.constant(args[0]), *args[1:]).clone()
     return taps.tap(BroadcastUse(name, None, args[0].shape), repeated)
 
 

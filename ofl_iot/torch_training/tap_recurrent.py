@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ofl_iot.torch_training.gradients import Direct, Gradient, Outer
 from ofl_iot.torch_training.tap_dense import Function
-from ofl_iot.torch_training.taps import Taps, UnsupportedError, Use, constant
+from ofl_iot.torch_training.taps import Taps, UnsupportedError, Use
 
 
 class RecurrentUse(Use):
@@ -111,7 +111,7 @@ def recurrent(taps: Taps, func: Function, args: Sequence[Any], kwargs: Mapping[s
 def _run(taps: Taps, cell: Cell, x: Tensor, parameters: list[Any], states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Run one layer in one direction over (time, records, inputs); return outputs of all times and the last states."""
     names = [taps.name(p) for p in parameters]
-    w_input, w_state, b_input, b_state = map(constant, parameters) if taps.tapped else parameters
+    w_input, w_state, b_input, b_state = map(taps.constant, parameters) if taps.tapped else parameters
     before, use = F.linear(x, w_input, b_input), None
     if taps.tapped and any(names):
         use = RecurrentUse(names, x)

@@ -7,6 +7,7 @@ A `TorchFunctionMode` sees every torch *function*, not modules. So modules that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -99,6 +100,17 @@ class _Anchor(torch.autograd.Function):  # type: ignore[misc]  # torch is not ty
         return None, None
 
 
+@dataclass(frozen=True)
+class View:
+    """A parameter, or a view of it."""
+
+    root: str
+    of: Callable[[Tensor], Tensor]
+    """Takes the same view of another tensor of the parameter's shape."""
+    kept: Tensor | None
+    """The view itself: while it lives, no other tensor has its identity."""
+
+
 Rule = Callable[["Taps", Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Runs a function with parameters and taps it; NotImplemented if no trainable parameter enters."""
 
@@ -106,16 +118,37 @@ Rule = Callable[["Taps", Callable[..., Any], Sequence[Any], Mapping[str, Any]], 
 class Taps(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
     """Collects `uses` while it is active. With `tapped=False` it only unrolls what vmap cannot run."""
 
-    def __init__(self, names: Mapping[int, str], rules: Mapping[Any, Rule], *, tapped: bool = True) -> None:
+    def __init__(self, params: Mapping[str, Tensor], rules: Mapping[Any, Rule], *, tapped: bool = True) -> None:
         super().__init__()
         self.tapped = tapped
         self.uses: list[Use] = []
         self.anchor = torch.zeros((), requires_grad=True)
-        self._names, self._rules = names, rules
+        self._params, self._rules = params, rules
+        self._names = {id(value): name for name, value in params.items()}
+        self._views: dict[str, View] = {}
 
     def name(self, value: Any) -> str | None:
-        """Return the name of a trainable parameter, None for anything else."""
+        """Return the name of a trainable parameter or of a view of one, None for anything else."""
         return self._names.get(id(value))
+
+    def note_view(self, name: str, made: Tensor, of: Callable[[Tensor], Tensor]) -> None:
+        """Give a view of a parameter, or of a view, a name of its own."""
+        source = self.origin(name)
+        own = f"{source.root}, view {len(self._views)}"
+        self._names[id(made)] = own
+        self._views[own] = View(source.root, lambda value: of(source.of(value)), made)
+
+    def origin(self, name: str) -> View:
+        """Return of which parameter a name is which view."""
+        return self._views.get(name) or View(name, lambda value: value, None)
+
+    def shape_of(self, name: str) -> torch.Size:
+        """Return the shape of the parameter behind a name."""
+        return self._params[self.origin(name).root].shape
+
+    def constant(self, value: Any) -> Any:
+        """Return a parameter as a constant: what is wanted are errors at outputs, not derivatives by weights."""
+        return value.detach() if isinstance(value, Tensor) and (value.is_leaf or id(value) in self._names) else value
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -161,11 +194,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, dict):
         for part in value.values():
             yield from tensors_in(part)
-
-
-def constant(value: Any) -> Any:
-    """Return a parameter as a constant: what is wanted are errors at outputs, not derivatives by weights."""
-    return value.detach() if isinstance(value, Tensor) and value.is_leaf else value
 
 
 _READS = {

@@ -137,6 +137,42 @@ def reused() -> Any:
     return Of(run, a=dense(6, 6), scale=nn.Parameter(torch.ones(6)), matrix=nn.Parameter(torch.randn(6, 4)))
 
 
+def views() -> Any:
+    """One view each of learned places, a matrix used transposed and a class vector, and a chain of views."""
+
+    def run(s: Any, x: Any) -> Any:
+        time = x.shape[1]
+        hidden = x + s.place[:, :time] + s.offset.unsqueeze(0)
+        return (hidden @ s.matrix.t()).mean(1) * s.scale.view(1, 4)[0, :].reshape(4)
+
+    return Of(
+        run,
+        place=nn.Parameter(torch.randn(1, 12, 6)),
+        offset=nn.Parameter(torch.randn(6)),
+        matrix=nn.Parameter(torch.randn(4, 6)),
+        scale=nn.Parameter(torch.ones(2, 2)),
+    )
+
+
+def several_views() -> Any:
+    """Parts of one matrix used apart, overlapping, and whole."""
+
+    def run(s: Any, x: Any) -> Any:
+        first, second = s.both.chunk(2)
+        mixed = F.linear(x, first) + F.linear(x, second) * 0.5 + x @ s.both[2:6].T
+        return mixed + F.linear(x, s.both)[..., :4]
+
+    return Of(run, both=nn.Parameter(torch.randn(8, 6)))
+
+
+def fixed_statistics() -> Any:
+    """BatchNorm in eval mode whose scale and shift are trained."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), dense(144, 4))
+    net[1].running_mean.normal_()
+    net[1].eval()
+    return net
+
+
 def words() -> Any:
     mlp = nn.Sequential(dense(8, 12), nn.ReLU(), dense(12, 4))
     return Of(lambda s, x: s.mlp(s.embed(x).mean(1)), embed=nn.Embedding(30, 8, padding_idx=0), mlp=mlp)
@@ -169,12 +205,15 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "lora": (lora, numbers(9, 6)),
     "tied weights": (tied, tokens),
     "reused": (reused, numbers(6)),
+    "views of parameters": (views, numbers(9, 6)),
+    "several views of one parameter": (several_views, numbers(6)),
+    "fixed statistics": (fixed_statistics, numbers(3, 8, 8)),
     "time folded into the batch": (folded, numbers(9, 6)),
 }
 
 
 def made(name: str, count: int = 12, seed: int = 3) -> tuple[Any, Any, Any]:
-    """A network in training mode, inputs and classes, the same for the same seed."""
+    """A network, inputs and classes, the same for the same seed."""
     torch.manual_seed(seed)
     network, inputs = NETWORKS[name]
-    return network().train(), inputs(count), torch.randint(0, 4, (count,))
+    return network(), inputs(count), torch.randint(0, 4, (count,))

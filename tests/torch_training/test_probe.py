@@ -236,7 +236,16 @@ ACCEPTED: dict[str, tuple[Callable[[], Any], Callable[[], Any], Any, set[str], s
     ),
     "reused": (reused, flat, CLASSES, {"layers"}, ""),
     "tied": (tied, tokens, CLASSES, {"layers"}, "out.weight"),
-    "weight transposed": (of(lambda s, x: s.b(x @ s.a.weight.t())), flat, CLASSES, SAFE, "a.weight enters t"),
+    "weight squared": (
+        of(lambda s, x: s.b(x @ s.a.weight.square().t())), flat, CLASSES, SAFE, "a.weight enters square",
+    ),
+    "weight transposed": (of(lambda s, x: s.b(x @ s.a.weight.t())), flat, CLASSES, {"layers"}, ""),
+    "rows of a weight by a list": (
+        of(lambda s, x: s.b(x @ s.a.weight[[3, 0, 1, 2]].t())), flat, CLASSES, SAFE, "a.weight enters __getitem__",
+    ),
+    "function of a view": (
+        of(lambda s, x: s.b(x @ s.a.weight.t().exp())), flat, CLASSES, SAFE, "a.weight, view 0 enters exp",
+    ),
     "weight_norm": (
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(dense())), flat, CLASSES, SAFE, "has no rule",
     ),
@@ -308,9 +317,9 @@ def test_a_regulariser_in_the_loss_needs_an_engine_that_sees_it():
 
 def test_an_engine_that_cannot_do_it_is_refused_with_the_reason():
     with pytest.raises(
-        ConfigError, match=r"training\.engine = 'layers' \(try 'auto'\): not layers: a\.weight enters t"
+        ConfigError, match=r"training\.engine = 'layers' \(try 'auto'\): not layers: a\.weight enters exp"
     ):
-        found(of(lambda s, x: s.b(x @ s.a.weight.t()))(), flat(), engine="layers")
+        found(of(lambda s, x: s.b(x @ s.a.weight.exp().t()))(), flat(), engine="layers")
 
 
 @pytest.mark.parametrize("engine", ["vmap", "loop"])

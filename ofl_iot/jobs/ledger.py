@@ -42,8 +42,10 @@ def open_ledger(request: LedgerRequest) -> Ledger:
     ledger = _under_terms(request)
     if rules.mode != "rigorous" or _as_planned(ledger, rules, rate):
         return ledger
-    noise = rules.noise_multiplier or noise_multiplier_for(ledger.budget, rate, rules.steps_in_all(request.steps))
-    return ledger.allow(noise, rate)
+    if rules.noise_multiplier:
+        return ledger.allow(rules.noise_multiplier, rate)
+    planned = rules.steps_in_all(request.steps)
+    return ledger.allow(noise_multiplier_for(ledger.budget, rate, planned), rate, planned)
 
 
 def _under_terms(request: LedgerRequest) -> Ledger:

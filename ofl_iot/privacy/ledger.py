@@ -23,7 +23,7 @@ MOST_REFUNDS = 3
 MOST_ENTRIES = 200
 """Entries of the history that are kept; the oldest go first, but never what an operator accepted."""
 RATE_SLACK = 1e-9
-_MARKS = (0.05, 0.25, 0.6, 1.0)
+_MARKS = (0.1, 0.4, 1.0)
 
 EntryKind: TypeAlias = Literal["opened", "mode", "source", "budget", "accepted"]
 
@@ -68,9 +68,14 @@ class Ledger:
 
     # --- terms
 
-    def allow(self, noise_multiplier: float, sampling_rate: float) -> Ledger:
-        """Compute once how many steps of this mechanism are left, so that spending them is only counting."""
-        steps = affordable_steps(self.budget, noise_multiplier, sampling_rate, self.events)
+    def allow(self, noise_multiplier: float, sampling_rate: float, planned: int = 0) -> Ledger:
+        """Compute once how many steps of this mechanism are left, so that spending them is only counting.
+
+        Noise that was chosen for `planned` steps of an untouched budget allows just those: nothing is searched for.
+        """
+        steps = planned
+        if not planned or self.events:
+            steps = affordable_steps(self.budget, noise_multiplier, sampling_rate, self.events)
         allowance = DpSgdSteps(noise_multiplier, sampling_rate, steps)
         marks = sorted({round(steps * share) for share in _MARKS}) if math.isfinite(self.budget.epsilon) else []
         milestones = tuple(

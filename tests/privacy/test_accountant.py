@@ -26,7 +26,7 @@ PAPER = PaperRelease(0.25, 0.75, 3)
 mechanisms = st.tuples(st.floats(0.5, 4), st.floats(0.001, 0.3))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(mechanisms, st.floats(0.2, 20))
 def test_all_affordable_steps_fit_the_budget_and_one_more_does_not(mechanism, eps):
     budget = Budget(eps)

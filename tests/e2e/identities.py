@@ -18,9 +18,9 @@ OBSERVER = "observer"
 class Identities:
     """An authority that has certified every party, the broker and an observer."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *others: str) -> None:
         self._authority = Authority(folder)
-        for name in (*NAMES, COORDINATOR, OBSERVER, "broker"):
+        for name in (*NAMES, COORDINATOR, OBSERVER, "broker", *others):
             self._authority.issue(name)
 
     @property
@@ -33,13 +33,13 @@ class Identities:
         """Let every party use its certificate; with `rotate` each begins at another host."""
         for number, (name, process) in enumerate(federation.processes.items()):
             first = number % len(hosts) if rotate else 0
-            settings = {"hosts": json.dumps([*hosts[first:], *hosts[:first]]), **self._files(name)}
+            settings = {"hosts": json.dumps([*hosts[first:], *hosts[:first]]), **self.files(name)}
             process.arguments += [f"--set=mqtt.{key}={value}" for key, value in settings.items()]
 
     @contextlib.asynccontextmanager
     async def watching(self, watch: Watch, hosts: Sequence[str]) -> AsyncIterator[None]:
         """The observer's link."""
-        tls = TlsSettings(**{key.removeprefix("tls."): value for key, value in self._files(OBSERVER).items()})
+        tls = TlsSettings(**{key.removeprefix("tls."): value for key, value in self.files(OBSERVER).items()})
         settings = MqttSettings(hosts=tuple(hosts), tls=tls, backoff_min_s=0.05, backoff_max_s=0.3)
         link = MqttLink(settings, OBSERVER)
         for pattern in watch.patterns:
@@ -51,7 +51,8 @@ class Identities:
         finally:
             await link.stop()
 
-    def _files(self, name: str) -> dict[str, str]:
+    def files(self, name: str) -> dict[str, str]:
+        """The certificate of a party, as settings below `mqtt`."""
         at = self._authority.path
         return {"tls.ca": at("ca.pem"), "tls.cert": at(f"{name}.pem"), "tls.key": at(f"{name}.key")}
 

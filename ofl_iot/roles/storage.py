@@ -36,6 +36,8 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
     table: str
     key: Key
+    wipe: bool = False
+    """Whether its value must not be readable in the store's files afterwards, as a key's must not."""
 
     def __post_init__(self) -> None:
         _check_name(self.table, self.key)

@@ -7,6 +7,7 @@ whose `apply` returned.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -95,6 +96,8 @@ class SqliteStore:
                 for op in ops:
                     _execute(connection, op)
                 connection.execute("COMMIT")
+                if any(type(op) is Delete and op.wipe for op in ops):
+                    _fold_log(connection)
             except sqlite3.Error as error:
                 raise StoreError(
                     f"cannot write to the store {self.path} ({error}): it keeps its last state; free "
@@ -233,6 +236,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, max_bytes: int | None) 
     is_new = _is_new(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")  # overwrite what is deleted; some builds of sqlite do not
     connection.execute("BEGIN EXCLUSIVE")
     if is_new:
         connection.execute(_SCHEMA)
@@ -264,6 +268,12 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
             "upgrade ofl-iot, or name another file for the store"
         )
     return False
+
+
+def _fold_log(connection: sqlite3.Connection) -> None:
+    """Carry the log into the file and cut it: it holds copies of what was deleted."""
+    with contextlib.suppress(sqlite3.Error):  # the transaction is durable; a later fold does it as well
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _execute(connection: sqlite3.Connection, op: StoreOp) -> None:

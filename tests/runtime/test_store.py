@@ -420,3 +420,32 @@ def test_a_commit_survives_a_power_cut_whatever_sqlite_was_compiled_with(path: P
     finally:
         store.close()
     assert (level, journal) == (2, "wal")
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_wiped_value_is_nowhere_in_the_files_while_the_store_is_open(tmp_path: Path, large: bool) -> None:
+    """Without it a deleted key share stays in the log until that is folded, which may take days."""
+    secret = bytes(range(1, 250)) * (400 if large else 1)
+    with SqliteStore(tmp_path / "s.sqlite") as store:
+        store.apply([Put("keys", "share", secret), Put("keys", "other", b"stays")])
+        store.apply([Put("noise", number, bytes(1000)) for number in range(20)])
+        assert found(secret, tmp_path)
+        store.apply([Delete("keys", "share", wipe=True), Put("keys", "share", b"the next one")])
+        assert not found(secret, tmp_path)
+        assert store.load()["keys"] == {"other": b"stays", "share": b"the next one"}
+
+
+def test_what_is_deleted_is_overwritten_in_the_file(tmp_path: Path) -> None:
+    secret = bytes(range(1, 250)) * 40
+    with SqliteStore(tmp_path / "s.sqlite") as store:
+        store.apply([Put("outbox", 1, secret), Put("outbox", 2, b"stays")])
+    assert found(secret, tmp_path)
+    with SqliteStore(tmp_path / "s.sqlite") as store:
+        store.apply([Delete("outbox", 1)])
+    assert not found(secret, tmp_path)
+
+
+def found(secret: bytes, folder: Path) -> bool:
+    """Whether any run of the secret is in any file."""
+    pieces = [secret[at : at + 60] for at in range(0, len(secret), 60)]
+    return any(piece in file.read_bytes() for file in folder.iterdir() for piece in pieces[:5] if len(piece) == 60)

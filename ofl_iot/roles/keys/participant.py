@@ -142,7 +142,9 @@ class KeyParticipant:
             return
         self.material = event.material
         self._begun, self._round1_shares, self._deals = None, {}, {}
-        yield Persist((Put(TABLE, "material", msgspec.msgpack.encode(event.material)),))
+        yield Persist(
+            (Delete(TABLE, "material", wipe=True), Put(TABLE, "material", msgspec.msgpack.encode(event.material)))
+        )
         yield KeyShareReady(term=event.term, leaders=len(opened.members), threshold=opened.threshold)
         self._exchange.send(COORDINATOR, ROUND2, event.two)
         yield from self._send(now)
@@ -158,7 +160,7 @@ class KeyParticipant:
     def drop_share(self) -> Iterator[Command]:
         """The term of the key is over, and this device leads no longer."""
         self.material = None
-        yield Persist((Delete(TABLE, "material"),))
+        yield Persist((Delete(TABLE, "material", wipe=True),))
 
     def send_due(self, now: float) -> Iterator[Command]:
         """Send again what was not confirmed."""

@@ -5,7 +5,7 @@ VENV   := .venv
 JOBS   ?= auto
 PIP    := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow check coverage clean
+.PHONY: demo test test-slow check coverage release clean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)/.installed
@@ -24,6 +24,14 @@ check: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# Wheel and source archive, what they consist of (CycloneDX), and all that `ofl sim` needs with hashes, in dist/.
+release: $(VENV)/.installed
+	rm -rf dist
+	$(VENV)/bin/python -m hatchling build
+	$(VENV)/bin/python $(PIP) --dry-run --ignore-installed --report dist/report.json '.[sim]'
+	$(VENV)/bin/python tools/bill_of_materials.py dist/report.json dist
+	rm dist/report.json
 
 $(DEMO)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEMO)

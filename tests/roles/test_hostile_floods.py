@@ -50,7 +50,7 @@ def test_parts_for_a_key_generation_still_unknown_cannot_fill_the_memory_nor_pus
         machine.handle(participant.from_(participant.C, flood), 0.0)
     kept = machine._ring._early
     assert sum(1 for sender, _ in kept if sender == participant.B) == 1
-    assert len(kept) <= 5
+    assert len(kept) <= 9
     for number in range(500):
         machine.handle(participant.from_(f"x{number}", participant.part(ROUND1)), 0.0)
     assert len({sender for sender, _ in machine._ring._early}) <= 16

@@ -41,7 +41,7 @@ OPEN, ROUND1, DEAL, ROUND2 = "open", "one", "deal", "two"
 FAULT = "fault"
 """To the coordinator: what the leader of this name sent cannot be used."""
 MAX_BODY_BYTES = 1 << 24
-_MAX_EARLY_OF_ONE, _MAX_EARLY_SENDERS = 4, 16
+_MAX_EARLY_OF_ONE, _MAX_EARLY_SENDERS = 8, 16
 """Parts kept for an opening still to come, of each sender, and senders; the others are sent again."""
 
 
@@ -110,9 +110,10 @@ class KeyParticipant:
         """
         if part.stage not in (ROUND1, DEAL) or len(part.body) > TARGET_PART_BYTES:
             raise RefusedError(f"a part of stage {part.stage!r} of no key generation that is known here")
-        of_sender = sum(1 for other, _ in self._early if other == sender)
-        senders = {other for other, _ in self._early}
-        if of_sender < _MAX_EARLY_OF_ONE and (sender in senders or len(senders) < _MAX_EARLY_SENDERS):
+        own = [each for each in self._early if each[0] == sender]
+        if len(own) >= _MAX_EARLY_OF_ONE:
+            self._early.remove(own[0])  # it may have begun anew: the latest parts count
+        if own or len({other for other, _ in self._early}) < _MAX_EARLY_SENDERS:
             self._early.append((sender, part))
 
     def begun(self, event: KeysBegun, now: float) -> Iterator[Command]:

@@ -1,4 +1,4 @@
-"""The arrows of DESIGN.md, "Layers": who may import whom, what is pure, what is heavy."""
+"""The arrows of CONTRIBUTING.md: who may import whom, what is pure, what is heavy."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ofl_iot.apps.workload import AppWorkload
 from ofl_iot.crypto.entropy import Entropy, SeededEntropy, SystemEntropy
+from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId, federation_id
@@ -141,7 +142,14 @@ class Parties:
         settings = self.settings
         start = judge.initial(settings.federation.seed) if initial is None else initial
         profile = ModelProfile(judge.digest, start, encode_card(card_of(judge)))
-        fleet = FleetSettings(clustering=ClusteringSettings(clusters=settings.fleet.clusters or None))
+        most = settings.protection.most_leaders
+        if most is not None and settings.fleet.clusters > most:
+            raise ConfigError(
+                f"fleet.clusters = {settings.fleet.clusters}: leaders of lean rounds can be {most} with this threshold "
+                "(protection.threshold), because each score shows a little of their key; use fewer clusters"
+            )
+        bounds = ClusteringSettings(clusters=settings.fleet.clusters or None, most_clusters=most)
+        fleet = FleetSettings(clustering=bounds)
 
         rules = CoordinatorRules(settings.round, settings.fleet, settings.protection, fleet, settings.training)
         crypto = CoordinatorCrypto(self.federation, settings.protection, self._entropy(COORDINATOR))

@@ -30,6 +30,8 @@ class ClusteringSettings:
     """No cluster exceeds this many average sizes; 1 makes them equal, None lets them be."""
     max_size: int | None = None
     """No leader serves more devices; more clusters are opened if need be."""
+    most_clusters: int | None = None
+    """Never more clusters than this, whatever the other bounds say."""
     hysteresis: float = 0.3
     """A device moves only to a centre whose squared distance is smaller by this share."""
     iterations: int = 20
@@ -73,7 +75,7 @@ def cluster_count(n: int, settings: ClusteringSettings, previous: int | None = N
         k = previous if previous is not None and abs(exact - previous) <= 0.75 else round(exact)
     if settings.max_size is not None:
         k = max(k, math.ceil(n / settings.max_size))
-    return max(1, min(k, n // settings.min_size))
+    return max(1, min(k, n // settings.min_size, settings.most_clusters or n))
 
 
 def capacity(n: int, k: int, settings: ClusteringSettings) -> int:

@@ -242,14 +242,22 @@ def _opened(
 
 
 def _pinned(uploads: Mapping[str, LeanUpload]) -> dict[str, int]:
-    """The one vector that contributors are pinned to; empty if none is. RoundError if it cannot be had."""
-    pins = {header.pinned for header in map(_header, uploads.values()) if header.pinned}
-    if len(pins) > 1:
-        raise RoundError("contributors signed for different vectors: a new key must be made")
-    pinned = {each.leader: each.weight for pin in pins for each in pin}
+    """The one vector that contributors are pinned to; empty if none is.
+
+    CulpritError names who stands in its way: who did not contribute as it must, or signed for another one. They are
+    replaced if they go on like this, and a new key then frees the others.
+    """
+    pins = {leader: _header(upload).pinned for leader, upload in uploads.items()}
+    signed = list(pins.values())
+    found = sorted(set(signed) - {()}, key=lambda pin: (signed.count(pin), [(e.leader, e.weight) for e in pin]))
+    if not found:
+        return {}
+    others = sorted(leader for leader, pin in pins.items() if pin and pin != found[-1])
+    pinned = {each.leader: each.weight for each in found[-1]}
     missing = sorted(pinned.keys() - uploads.keys())
-    if missing:
-        raise RoundError(f"{', '.join(missing)}: part of a vector that was signed before, and did not contribute")
+    if others or missing:
+        why = "part of a vector that was signed before, and did not contribute to it"
+        raise CulpritError({name: f"{name}: {why}" for name in (*missing, *others)})
     return pinned
 
 

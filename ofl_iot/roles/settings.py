@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ofl_iot.crypto.lean.budget import most_leaders
 from ofl_iot.crypto.params import parameter_set
+from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.values import Precision
 from ofl_iot.robust.claims import FLEET_RATIO
@@ -129,7 +131,7 @@ class ProtectionRules(msgspec.Struct, frozen=True):
         Literal["coordinator", "decryptor"],
         Meta(
             description="Who re-randomises ciphertexts and completes decryption; the same in the whole federation. "
-            "An independent `ofl decryptor` keeps that randomness from the coordinator."
+            "An independent `ofl decryptor` keeps that randomness from the coordinator; with `params = main` only."
         ),
     ] = "coordinator"
     params: Annotated[
@@ -138,7 +140,7 @@ class ProtectionRules(msgspec.Struct, frozen=True):
             description="`lean`: updates are masked, and leaders open only sums that all contributors signed for. "
             "`main`: updates are encrypted; what is decrypted rests on the coordinator's word."
         ),
-    ] = "main"
+    ] = "lean"
     threshold: Annotated[
         Literal["all", "majority"] | int,
         Meta(
@@ -165,6 +167,18 @@ class ProtectionRules(msgspec.Struct, frozen=True):
         Positive, Meta(description="Seconds that leaders have to answer a decryption request.")
     ] = 30.0
     resend_s: Annotated[Positive, Meta(description="Seconds after which an unconfirmed part is sent again.")] = 6.0
+
+    def __post_init__(self) -> None:
+        if self.mode == "threshold" and self.params == "lean" and self.server_dec == "decryptor":
+            raise ConfigError(
+                "server_dec = 'decryptor' goes with params = 'main': in lean rounds leaders open the sum and compute "
+                "score requests themselves, and nothing is entrusted; set params = 'main', or leave server_dec out"
+            )
+
+    @property
+    def most_leaders(self) -> int | None:
+        """Leaders whose joint key may still be asked for scores; None without a limit."""
+        return most_leaders(self.threshold) if self.mode == "threshold" and self.params == "lean" else None
 
     @property
     def largest_update(self) -> float:

@@ -103,8 +103,11 @@ def rights_used_by_a_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, server_dec: str
 ) -> set[tuple[Kind, Action, str]]:
     """Who published and who subscribed to which kind in an encrypted federation of six devices."""
+    params = "main" if server_dec == "decryptor" else "lean"
     given = {"simulation.devices": "6", "simulation.rounds": "2", "round.count": "2", **QUICK}
-    settings = load_settings(Settings, [], {}, {**given, "protection.server_dec": server_dec}).settings
+    settings = load_settings(
+        Settings, [], {}, {**given, "protection.server_dec": server_dec, "protection.params": params}
+    ).settings
     topics = Topics(federation_id(settings.federation.id))
     used: set[tuple[Kind, Action, str]] = set()
     publish, subscribe = VirtualBroker.publish, VirtualBroker.subscribe

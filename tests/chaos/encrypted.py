@@ -64,7 +64,9 @@ ROUGH = Faults(
 )
 
 
-PROTECTION = ProtectionRules(s_factor="mean", key_deadline_s=10.0, decryption_deadline_s=6.0, resend_s=1.5)
+PROTECTION = ProtectionRules(
+    params="main", s_factor="mean", key_deadline_s=10.0, decryption_deadline_s=6.0, resend_s=1.5
+)
 RARELY = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=50)
 
 

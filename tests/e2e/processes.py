@@ -53,6 +53,7 @@ mode = "off"
 [protection]
 mode = "{protection}"
 server_dec = "{server_dec}"
+params = "{params}"
 resend_s = 1.0
 key_deadline_s = 20.0
 decryption_deadline_s = 10.0
@@ -172,7 +173,10 @@ class Federation:
     ) -> None:
         self.state = folder / "state"
         config = folder / "ofl.toml"
-        config.write_text(QUICK.format(port=port, rounds=rounds, protection=protection, server_dec=server_dec))
+        params = "main" if server_dec == DECRYPTOR else "lean"
+        config.write_text(
+            QUICK.format(port=port, rounds=rounds, protection=protection, server_dec=server_dec, params=params)
+        )
         self.settings: Settings = load_settings(Settings, [config], {}, {}).settings
         common = ["--config", str(config), "--state", str(self.state)]
         self.processes = {

@@ -59,10 +59,17 @@ def test_a_decryptor_that_nobody_would_ask_says_what_to_set(tmp_path: Path) -> N
     asyncio.run(story())
 
 
+def test_lean_rounds_refuse_a_decryptor_and_say_what_to_set(tmp_path: Path) -> None:
+    done = ofl(tmp_path, "sim", "--set", "protection.server_dec=decryptor")
+    assert done.returncode == 2
+    assert "set params = 'main', or leave server_dec out" in done.stderr
+
+
 @pytest.mark.parametrize("runtime", ["live", "virtual"])
 def test_a_simulation_brings_its_decryptor_along(runtime: str, tmp_path: Path) -> None:
     small = ("--devices", "6", "--rounds", "2", "--set", "round.interval_s=1.2", "--set", "privacy.mode=off")
-    entrusted = ("--set", "protection.server_dec=decryptor", "--set", "fleet.clusters=2")
+    small += ("--set", "protection.params=main", "--set", "fleet.clusters=2")
+    entrusted = ("--set", "protection.server_dec=decryptor")
     done = ofl(tmp_path, "--log-level", "info", "sim", "--runtime", runtime, *small, *entrusted, "--json", "s.json")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "s.json").read_text())

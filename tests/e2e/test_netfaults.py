@@ -66,7 +66,9 @@ def test_resets_and_stalls_cost_time_but_no_chunk(tcp_proxy: Any, tmp_path: Path
         with ThreadPoolExecutor(2) as executor:
             async with EmbeddedBroker() as broker, tcp_proxy(broker.port) as proxy:
                 config.write_text(
-                    QUICK.format(port=proxy.port, rounds=ROUNDS, protection="clear", server_dec="coordinator")
+                    QUICK.format(
+                        port=proxy.port, rounds=ROUNDS, protection="clear", server_dec="coordinator", params="lean"
+                    )
                 )
                 settings = load_settings(Settings, [config], {}, {}).settings
                 parties = live_parties(settings, tmp_path, executor)

@@ -72,7 +72,7 @@ from ofl_iot.runtime.store import MemoryStore
 
 FEDERATION = FederationId("circle")
 RULES = ProtectionRules(
-    s_factor="mean", key_deadline_s=60.0, decryption_deadline_s=30.0, resend_s=2.0, threshold="majority"
+    params="main", s_factor="mean", key_deadline_s=60.0, decryption_deadline_s=30.0, resend_s=2.0, threshold="majority"
 )
 SIZE = 40
 

@@ -98,7 +98,7 @@ def test_with_fewer_than_the_threshold_it_is_over_and_says_so() -> None:
 
 
 def test_all_leaders_must_decrypt_where_the_rules_say_so() -> None:
-    rules = ProtectionRules(threshold="all", s_factor="mean", resend_s=2.0)
+    rules = ProtectionRules(params="main", threshold="all", s_factor="mean", resend_s=2.0)
     circle, updates = circle_of(3, rules=rules), updates_of(names(3))
     contributions = circle.contributions(updates)
     assert Decryption(circle.sealed(contributions[:2]), rules).given_up

@@ -72,7 +72,7 @@ _ROUNDS = iter(range(100, 10_000))
 
 @pytest.mark.parametrize("form", ["ledger", "mad", "delta", "literal", "mean"])
 def test_on_ciphertext_leaders_are_judged_and_weighed_as_in_the_clear(form: str) -> None:
-    circle = Circle(names(6), rules=ProtectionRules(s_factor=form, resend_s=2.0))  # type: ignore[arg-type]
+    circle = Circle(names(6), rules=ProtectionRules(params="main", s_factor=form, resend_s=2.0))  # type: ignore[arg-type]
     assert circle.make_key()
     rng = np.random.default_rng(3)
     common = rng.normal(0, 0.3, SIZE)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ofl_iot.crypto.context import threshold_of
+
 SCALAR_BUDGET: Final = 124
 """Numbers, a key, that colluding leaders can shape: 4 coefficients each stay below 500."""
 
@@ -26,6 +28,12 @@ def exposure(leaders: int, threshold: int, filters: int = 1, projections: int = 
 def score_requests(leaders: int, threshold: int) -> int:
     """How often a key may be asked for the scores of a lean round."""
     return SCALAR_BUDGET // exposure(leaders, threshold)
+
+
+def most_leaders(threshold: str | int) -> int:
+    """The largest circle whose key may be asked for scores at all, by the setting of the threshold."""
+    fewest = threshold if isinstance(threshold, int) else 2
+    return max(n for n in range(fewest, 65) if n == fewest or score_requests(n, threshold_of(threshold, n)) > 0)
 
 
 def model_requests(rows: int) -> int:

@@ -402,7 +402,7 @@ class LeaderMachine:
             ground = self._contributing.ground_for(opened, key, cluster)
             update = cluster.freeze(opened.round_no, opened.bounds if ground else b"")
             self._contributing.unload()
-            yield Persist((*self._snapshot(), Delete(STATE, "body")))
+            yield Persist((*self._snapshot(), Delete(STATE, "body"), *self._unpinned()))
             yield Compute(ProtectContribution(opened.round_no, update.copy(), self.profile.device, key, ground))
             yield from self._take_those_turned_away(now)
 
@@ -422,6 +422,10 @@ class LeaderMachine:
         self._contributing.load(body, self.cluster)
         yield Persist((Put(STATE, "body", body),))
         yield from self._contributing.send_due(now)
+
+    def _unpinned(self) -> tuple[StoreOp, ...]:
+        """A pin of an earlier update must not come back with a restart."""
+        return () if self._office.pin else (Delete(STATE, "pin"),)
 
     def _pinned(self, event: LeanAnswered) -> Iterator[Command]:
         """The update is being signed for: from now on it is contributed as one unit, and under this vector alone."""
@@ -460,8 +464,7 @@ class LeaderMachine:
         included = self._contributing.included_in(version.manifest, cluster)
         served = cluster.adopt(version.values, round_no, included=included)
         self._contributing.unload()
-        unpinned = () if cluster.pin else (Delete(STATE, "pin"),)
-        yield Persist((*self._snapshot(), Delete(STATE, "body"), *unpinned))
+        yield Persist((*self._snapshot(), Delete(STATE, "body"), *self._unpinned()))
         yield from self._intake.stop()
         yield CancelTimer(RESEND)
         yield GlobalModelAdopted(round_no=round_no, included=included)

@@ -226,7 +226,7 @@ class Range:
             "training": {"pause_s": 2.0},  # two or three trainings a round
             "upload": {"gamma": 1.0},
             "download": {"gamma": 1.0},
-            "protection": {"mode": mode, "s_factor": form},
+            "protection": {"mode": mode, "params": "main", "s_factor": form},
         }
         settings = self._laboratory.settings(Case("detection", sections), seed)
         train = self._laboratory.corpus.train

@@ -78,7 +78,8 @@ def ofl_settings(plan: Plan) -> Settings:
         "download": {"gamma": plan.gamma_down},
         "round": {"interval_s": plan.round_s, "count": plan.rounds},
         "fleet": {"gather_s": _GATHER_S},
-        "protection": {"mode": "threshold" if plan.protection == "encrypted" else "clear"},
+        # Scores of whole updates, as the paper's Eq. 6 has them; lean rounds score sketches.
+        "protection": {"mode": "threshold" if plan.protection == "encrypted" else "clear", "params": "main"},
         "simulation": {"seed": plan.seed, "step_s": plan.step_s, "rounds": plan.rounds},
     }
     settings = Settings()

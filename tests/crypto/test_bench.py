@@ -19,6 +19,10 @@ KEYS = {
     "partdec_bytes_per_param",
     "score_speedup_vs_literal_dft",
     "max_error_10_leaders",
+    "lean_enc_s",
+    "lean_bytes_per_param",
+    "lean_bytes_per_param_down",
+    "lean_rms_error",
 }
 
 
@@ -51,3 +55,6 @@ def test_the_bench_writes_every_promised_key(monkeypatch: pytest.MonkeyPatch) ->
     assert set(figures) >= KEYS
     assert figures["max_error_10_leaders"] < 2e-4
     assert figures["literal_dft_s"] == 6.0
+    assert figures["lean_bytes_per_param"] <= 3.0
+    assert figures["lean_bytes_per_param_down"] <= 0.5
+    assert figures["lean_rms_error"] <= 5e-5

@@ -6,8 +6,6 @@ slows both. The literal FHE-DFT is measured on one ciphertext and scaled to the 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,26 +22,15 @@ from ofl_iot.crypto.scalars import partial_scalars
 from ofl_iot.crypto.scores import ScorePlan, combine_scores, request_scores
 from ofl_iot.crypto.threshold import final_decrypt, partial_decrypt, server_decrypt
 from ofl_iot.ids import DeviceId, FederationId, Term
+from ofl_research.benches.lean import lean_figures
 from ofl_research.benches.literal_dft import measure_dft
+from ofl_research.benches.timing import best, timed
 
 Result = TypeVar("Result")
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 TENSEAL_MODULI = [60, 40, 40]
 """NVIDIA FLARE's default: degree 8192, scale 2^40, slot packing."""
-
-
-def timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    """Processor seconds of one call."""
-    start = time.process_time()
-    result = work()
-    return time.process_time() - start, result
-
-
-def best(work: Callable[[], Result], repeats: int) -> tuple[float, Result]:
-    """The fastest of some calls."""
-    runs = [timed(work) for _ in range(repeats)]
-    return min(seconds for seconds, _ in runs), runs[-1][1]
 
 
 class Keys:
@@ -111,6 +98,7 @@ def run(
         out["literal_dft_s"] = literal.seconds_for(params)
         out["literal_dft_ciphertexts_measured"] = 1
         out["score_speedup_vs_literal_dft"] = out["literal_dft_s"] / out["score_s"]
+    out |= lean_figures(entropy, repeats)
     return out
 
 

@@ -11,8 +11,9 @@ import msgspec
 from ofl_iot.crypto.entropy import SystemEntropy
 from ofl_iot.crypto.params import MAIN
 from ofl_iot.errors import ConfigError
-from ofl_research.benches.crypto import Keys, best
+from ofl_research.benches.crypto import Keys
 from ofl_research.benches.crypto import run as bench
+from ofl_research.benches.timing import best
 from ofl_research.reproduction.cells import Cell
 from ofl_research.reproduction.worker import Tell
 

@@ -44,6 +44,8 @@ from ofl_iot.crypto.scalars import (
 from ofl_iot.errors import ConfigError, CryptoError, WrongShareError
 from ofl_iot.ids import COORDINATOR, DeviceId
 
+BINDING = "#"
+"""In place of a second leader: the query is for one coefficient of a sketch."""
 _WRAP_LIMIT = 40.0
 """<D, r>² over its expectation 2/3·||D||² is about χ² with one degree of freedom: honest leaders exceed 40 once in
 4·10^9 projections."""
@@ -179,8 +181,9 @@ def score_models(
     *,
     plan: ScorePlan,
     entropy: Entropy,
+    places: Sequence[int] = (),
 ) -> ScalarCiphertexts:
-    """Compute all scores of a round on ciphertext."""
+    """Compute all scores of a round on ciphertext; of models of one row also the coefficients at `places`."""
     context = relin.origin.context
     params = context.params
     first = _check_models(context, models, reference)
@@ -190,6 +193,7 @@ def score_models(
     rows = _Rows(ring)
     queries = [
         *_energy_queries(relin, updates, plan, rows),
+        *_coefficient_queries(context, updates, places, rows),
         *_projection_queries(context, updates, plan, rows, entropy),
         _control_query(context, rows),
     ]
@@ -275,6 +279,46 @@ def _projection_queries(
     return queries
 
 
+def coefficient_gain(params: ParameterSet) -> int:
+    """What a single coefficient is multiplied by: values within the bound stay below half of Q."""
+    return 1 << (params.weight_bits - 1)
+
+
+def coefficient_sigma(context: KeyContext) -> float:
+    """Smudging of a single coefficient at q_dec: 2^smudging_bits times the noise of rounding and of a ciphertext."""
+    params, leaders = context.params, context.leaders
+    shrink = coefficient_gain(params) * params.decryption_modulus / params.modulus
+    total = math.hypot(noise.rounding_noise(params, leaders), noise.fresh_noise(params, leaders) * shrink)
+    return math.ldexp(total, params.smudging_bits)
+
+
+def _coefficient_queries(
+    context: KeyContext, updates: Mapping[DeviceId, tuple[Residues, Residues]], places: Sequence[int], rows: _Rows
+) -> list[Query]:
+    """Coefficient j is the constant coefficient of D·conj(X^j)."""
+    queries = []
+    for place in places:
+        unit = np.zeros((1, context.params.degree), dtype=np.int64)
+        unit[0, place] = 1
+        power = rows.ring.from_integers(unit, len(context.params.primes))
+        for leader, (d0, d1) in updates.items():
+            halves = rows.ring.correlate(d0, power), rows.ring.correlate(d1, power)
+            row = rows.append(*halves, coefficient_gain(context.params), coefficient_sigma(context))
+            queries.append(Query(row, -1, leader, BINDING))
+    return queries
+
+
+def read_coefficients(asked: HeldScalars, values: Sequence[int]) -> dict[DeviceId, list[float]]:
+    """The decrypted coefficients of each leader's sketch, in the order of the places."""
+    params = asked.origin.context.params
+    found: dict[DeviceId, list[float]] = {}
+    for query, value in zip(asked.queries, values, strict=True):
+        if query.second == BINDING:
+            unit = asked.gains[query.row] * params.decryption_modulus / params.modulus * params.scale
+            found.setdefault(DeviceId(query.first), []).append(value / unit)
+    return found
+
+
 def _control_query(context: KeyContext, rows: _Rows) -> Query:
     """An encryption of zero: if it does not decrypt to zero, no score of the request can be trusted."""
     params = context.params
@@ -314,6 +358,8 @@ def read_scores(
     gram = np.zeros((len(leaders), len(leaders)))
     for query, value in zip(asked.queries[:-1], values[:-1], strict=True):
         leader = DeviceId(query.first)
+        if query.second == BINDING:
+            continue
         score = value / units[query.row]
         if not query.second:
             projections[leader] = (*projections[leader], score)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ofl_iot.crypto.lean import header as headers
 from ofl_iot.crypto.lean import quantiser, vouchers
+from ofl_iot.crypto.lean.budget import BINDINGS
 from ofl_iot.crypto.lean.header import Header, Weighed, check_agreement, decode_header
 from ofl_iot.crypto.lean.params import DEFAULT_PRECISION
 from ofl_iot.errors import CryptoError
@@ -37,6 +38,7 @@ from ofl_iot.roles.settings import ProtectionRules
 
 if TYPE_CHECKING:
     from ofl_iot.crypto.context import KeyContext
+    from ofl_iot.crypto.encryption import EncryptedModel
     from ofl_iot.crypto.entropy import Entropy
     from ofl_iot.crypto.sealing import Envelope
     from ofl_iot.identity.enrolment import SealingTrust
@@ -154,8 +156,36 @@ class LeanLeader:
             plan=plan,
         )
         share = KeyShare.from_bytes(job.key.share, Origin(context, KEY_ROUND, job.me))
-        data = partial_scalars(share, request, self._entropy, plan.queries(context.leaders)).to_bytes()
-        return self._answered(job, SCORES, LeanAnswer(data), mark=request.ciphertext_id)
+        most = plan.queries(context.leaders) + BINDINGS * context.leaders
+        data = partial_scalars(share, request, self._entropy, most).to_bytes()
+        models = {DeviceId(leader): model for leader, model in sent.items()}
+        numbers, accused = self._numbers(job, context, found, models, ask)
+        return self._answered(job, SCORES, LeanAnswer(data, accused, numbers), mark=request.ciphertext_id)
+
+    def _numbers(
+        self,
+        job: AnswerLean,
+        context: KeyContext,
+        found: Mapping[str, Header],
+        models: Mapping[DeviceId, EncryptedModel],
+        ask: ScoresAsk,
+    ) -> tuple[bytes, tuple[str, ...]]:
+        """One number of each key share and place: with enough of them a body is compared with its sketch."""
+        from ofl_iot.crypto.lean.binding import combination, encode_numbers, evaluate, functional, sketches_digest
+        from ofl_iot.crypto.lean.masks import MaskDomain
+        from ofl_iot.crypto.lean.sharing import decode_share
+        from ofl_iot.crypto.lean.sketches import places_of, signs_of
+
+        shares, accused = self._shares(job, {name: found[name] for name in models}, ask.boxes)
+        if accused:
+            return b"", tuple(sorted(accused))
+        degree, size = context.params.degree, job.own.size
+        signs = signs_of(found.values(), size, degree)
+        domain = MaskDomain(context.key_id, job.round_no)
+        places = places_of(found.values(), sketches_digest(models), ask.retry, degree)
+        forms = [functional(domain, combination(signs, place, job.own.bounds, size)) for place in places]
+        decoded = {DeviceId(name): decode_share(share, name) for name, share in shares.items()}
+        return encode_numbers({n: [evaluate(form, s) for form in forms] for n, s in decoded.items()}), ()
 
     def _vouch(self, job: AnswerLean) -> LeanAnswered:
         ask = decode_body(VouchAsk, job.request)

@@ -74,6 +74,7 @@ class LeanCoordinator:
         from ofl_iot.crypto.context import Origin
         from ofl_iot.crypto.encryption import EncryptedModel
         from ofl_iot.crypto.keygen import KEY_ROUND
+        from ofl_iot.crypto.lean.binding import sketches_digest
         from ofl_iot.crypto.lean.sketches import hold_scores
         from ofl_iot.crypto.relinearisation import RelinKey
         from ofl_iot.crypto.scores import ScorePlan
@@ -107,26 +108,33 @@ class LeanCoordinator:
                     {other: data for other, data in job.sketches.items() if other != leader},
                     job.active,
                     job.retry,
+                    {sender: uploads[sender].boxes[leader] for sender in job.sketches},
                 )
             )
             for leader in job.active
         }
-        return LeanAsked(lean.round_no, lean.attempt, SCORES, requests, job.accepted, held=held.to_bytes())
+        digest = sketches_digest(sketches)
+        return LeanAsked(
+            lean.round_no, lean.attempt, SCORES, requests, job.accepted, held=held.to_bytes(), digest=digest
+        )
 
     def weigh(self, job: WeighLean) -> LeanAsked:
         """Judge the scores; the integer weights nearest to Eq. 6 go to the contributors to be signed."""
         from ofl_iot.crypto.context import Origin
         from ofl_iot.crypto.scalars import HeldScalars
-        from ofl_iot.crypto.scores import ScorePlan, read_scores
+        from ofl_iot.crypto.scores import ScorePlan, read_coefficients, read_scores
+        from ofl_iot.jobs.lean_binding import unbound_sketches
 
         lean = job.lean
         context = context_of(self._federation, lean.key.opened)
         held = HeldScalars.from_bytes(job.held, Origin(context, lean.round_no, COORDINATOR))
         plan = ScorePlan(self._rules.max_energy)
-        scores = read_scores(held, decrypt_scores_of(held, job.shares), len(held.active), plan)
+        values = decrypt_scores_of(held, job.shares)
+        scores = read_scores(held, values, len(held.active), plan)
         by_leader = {each.leader: each for each in lean.contributions}
-        weights, verdict, refused = judge(scores, by_leader, lean.evidence, self._rules.s_factor)
         uploads = _uploads(lean, job.accepted)
+        unbound = unbound_sketches(context, job, held, read_coefficients(held, values), uploads)
+        weights, verdict, refused = judge(scores, by_leader, lean.evidence, self._rules.s_factor, unbound)
         whole = self.whole_weights(weights, _pinned(uploads))
         weighed = LeanWeights(
             whole=whole,
@@ -140,7 +148,7 @@ class LeanCoordinator:
         signed = tuple(upload.signed for upload in uploads.values())
         request = encode_body(VouchAsk(signed, whole))
         return LeanAsked(
-            lean.round_no, lean.attempt, VOUCH, dict.fromkeys(whole, request), job.accepted, weighed=weighed
+            lean.round_no, lean.attempt, VOUCH, dict.fromkeys(whole, request), job.accepted, unbound, weighed=weighed
         )
 
     def whole_weights(self, weights: Mapping[str, float], pinned: Mapping[str, int]) -> dict[str, int]:

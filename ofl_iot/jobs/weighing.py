@@ -37,12 +37,17 @@ def weigh(
 
 
 def judge(
-    scores: Scores, contributions: Mapping[str, Contributed], evidence: Mapping[str, float], form: str
+    scores: Scores,
+    contributions: Mapping[str, Contributed],
+    evidence: Mapping[str, float],
+    form: str,
+    unusable: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, float], Verdict, dict[str, str]]:
-    """Weights from decrypted scores, what was found about the leaders, and who cannot be scored."""
-    wrapped = set(scores.wrapped())
+    """Weights from decrypted scores, what was found about the leaders, and who cannot be scored and why."""
+    wrapped = scores.wrapped()
     refused = {str(leader): "its update is too large to be scored, or made to wrap around" for leader in wrapped}
-    leaders = tuple(leader for leader in scores.distance if leader not in wrapped)
+    refused |= unusable or {}
+    leaders = tuple(leader for leader in scores.distance if leader not in refused)
     if scores.gram is None or len(leaders) < FEWEST_CONTRIBUTORS:
         raise RoundError(f"{len(leaders)} contributions can be scored")
     places = [list(scores.distance).index(leader) for leader in leaders]

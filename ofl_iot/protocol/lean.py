@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from ofl_iot.protocol.messages import Count, Id, Text
+from ofl_iot.protocol.messages import Count, Id
 
 SKETCH, SCORES, VOUCH, OPEN = "sketch", "scores", "vouch", "open"
 STAGES = (SKETCH, SCORES, VOUCH, OPEN)
@@ -55,6 +55,8 @@ class ScoresAsk(msgspec.Struct, frozen=True, array_like=True, tag="scoresask"):
     """Of the others; a leader has its own."""
     active: tuple[Id, ...]
     retry: Count
+    boxes: dict[Id, Box] = {}
+    """The shares for this leader: one number of each shows whether a sketch is that of its body."""
 
 
 class VouchAsk(msgspec.Struct, frozen=True, array_like=True, tag="vouchask"):
@@ -79,4 +81,5 @@ class LeanAnswer(msgspec.Struct, frozen=True, array_like=True, tag="leananswer")
     data: bytes
     accused: tuple[Id, ...] = ()
     """Contributors whose boxes do not open here."""
-    refused: Text = ""
+    numbers: bytes = b""
+    """With scores: for each sketch and place, in the order of names, a number modulo both primes (uint32)."""

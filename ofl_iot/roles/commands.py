@@ -493,6 +493,11 @@ class WeighLean(LeanJob):
     accepted: tuple[str, ...]
     held: bytes = field(repr=False)
     shares: dict[str, bytes] = field(repr=False)
+    numbers: dict[str, bytes] = field(default_factory=dict, repr=False)
+    """Of the leaders that could open all key shares: what bodies are compared with sketches by."""
+    digest: bytes = b""
+    """Of the sketches that were scored."""
+    retry: int = 0
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,8 @@ class LeanAsked:
     refused: dict[str, str] = field(default_factory=dict)
     held: bytes = field(default=b"", repr=False)
     """The coordinator's half of the scores."""
+    digest: bytes = b""
+    """Of the sketches that are scored."""
     weighed: LeanWeights | None = None
 
 

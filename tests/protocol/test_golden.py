@@ -181,10 +181,10 @@ BODIES: dict[str, tuple[Body, str]] = {
         "920193a9736b6574636861736b9192c406686561646572c4097369676e617475726581a7747275636b2d32c403626f78",
     ),
     "scores ask": (
-        ScoresAsk((SIGNED,), {"truck-2": b"sketch"}, ("truck-1", "truck-2"), 1),
+        ScoresAsk((SIGNED,), {"truck-2": b"sketch"}, ("truck-1", "truck-2"), 1, {"truck-2": b"box"}),
         (
-            "920195a973636f72657361736b9192c406686561646572c4097369676e617475726581a7747275636b2d32c406736b65"
-            "74636892a7747275636b2d31a7747275636b2d3201"
+            "920196a973636f72657361736b9192c406686561646572c4097369676e617475726581a7747275636b2d32c406736b65"
+            "74636892a7747275636b2d31a7747275636b2d320181a7747275636b2d32c403626f78"
         ),
     ),
     "vouch ask": (
@@ -199,8 +199,8 @@ BODIES: dict[str, tuple[Body, str]] = {
         ),
     ),
     "lean answer": (
-        LeanAnswer(b"data", ("truck-2",), "why"),
-        "920194aa6c65616e616e73776572c4046461746191a7747275636b2d32a3776879",
+        LeanAnswer(b"data", ("truck-2",), b"numbers"),
+        "920194aa6c65616e616e73776572c4046461746191a7747275636b2d32c4076e756d62657273",
     ),
     "contribution": (
         Contribution(

@@ -277,10 +277,31 @@ def test_leaders_decrypt_the_request_that_they_computed_themselves(
 ) -> None:
     """A request carries no ciphertext of scores that could be forged, and no width of noise to dictate."""
     fields = set(ScoresAsk.__struct_fields__)
-    assert fields == {"headers", "sketches", "active", "retry"}
+    assert fields == {"headers", "sketches", "active", "retry", "boxes"}
     drawn = sketches(circle, uploads)
     one = circle.ask(A, "scores", scores_ask(uploads, drawn, 1))
     two = circle.ask(A, "scores", scores_ask(uploads, drawn, 2))
     assert one is not None
     assert two is not None
     assert one.data != two.data
+
+
+# --- a leader that lies to the gate
+
+
+def test_a_leader_that_sketches_another_update_than_it_masks_is_named_and_left_out(circle: LeanCircle) -> None:
+    """It masks a poisoned update and has the sketch of an innocent one scored."""
+    updates = lean_updates(4)
+    poisoned = updates | {D: (-20 * updates[D]).astype(np.float32)}
+    contributions = circle.uploaded(poisoned)
+    own = circle.bodies[D].open_body
+    assert own is not None
+    circle.bodies[D].open_body = replace(own, update=updates[D])
+    result = circle.lean_round(contributions)
+    assert result is not None
+    assert D not in result.weights
+    assert circle.reasons("contribution refused") == ["its sketch is not one of its body"]
+    assert circle.office.decryption is not None
+    assert D in circle.office.decryption.failing
+    honest = np.mean([updates[name] for name in (A, B, C)], axis=0)
+    assert np.abs(result.update - honest).max() < 1e-3

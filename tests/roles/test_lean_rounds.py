@@ -57,7 +57,7 @@ def test_a_lean_round_yields_the_mean(enrolled: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_lossy_post_delays_a_round_and_does_not_change_it(seed: int) -> None:
     circle = LeanCircle(names(3), seed=seed)
-    circle.fate = lossy(0.3, seed, twice=0.2)
+    circle.fate = lossy(0.15, seed, twice=0.2)
     updates = lean_updates(3, seed)
     result = circle.lean_round(circle.uploaded(updates))
     assert result is not None

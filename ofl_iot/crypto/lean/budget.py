@@ -19,10 +19,14 @@ ROW_BUDGET: Final = 20_000
 """Ciphertexts of 4,096 parameters, a key, that leaders decrypt of models: 100 times 815,810 parameters."""
 
 
+BINDINGS: Final = 2
+"""Places at which each sketch is compared with its body."""
+
+
 def exposure(leaders: int, threshold: int, filters: int = 1, projections: int = 2) -> int:
     """Numbers of one score request that threshold - 1 colluding leaders can shape through sketches of their own."""
     bad = min(threshold - 1, leaders)
-    return bad * (1 + filters + projections) + bad * (leaders - bad) + bad * (bad - 1) // 2
+    return bad * (1 + filters + projections + BINDINGS) + bad * (leaders - bad) + bad * (bad - 1) // 2
 
 
 def score_requests(leaders: int, threshold: int) -> int:

@@ -4,8 +4,8 @@
 
 A circulant sketch commutes with the band filter, so lengths, inner products and band energies are kept within
 sqrt(2/N) = 2.2 %. r is fixed only when all bodies are in. Everything random in a request (directions, gains, Enc(0))
-comes from the headers and the number of the try, so each leader computes the request itself and decrypts what it
-computed; smudging is the leader's own. The sketch key masks nothing, and answers few numbers (`budget`).
+comes from the headers, the sketches and the number of the try, so each leader computes the request itself and decrypts
+what it computed; smudging is the leader's own. The sketch key masks nothing, and answers few numbers (`budget`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from ofl_iot.crypto import sampling
 from ofl_iot.crypto.context import KeyContext
 from ofl_iot.crypto.encryption import EncryptedModel, PublicKey, encrypt_zero
 from ofl_iot.crypto.entropy import Entropy
+from ofl_iot.crypto.lean.binding import sketches_digest
+from ofl_iot.crypto.lean.budget import BINDINGS
 from ofl_iot.crypto.lean.header import Header
 from ofl_iot.crypto.params import DECRYPTION_LIMBS
 from ofl_iot.crypto.relinearisation import RelinFirst, RelinKey
-from ofl_iot.crypto.ring import Residues, ring_of
+from ofl_iot.crypto.ring import Residues, Small, ring_of
 from ofl_iot.crypto.scalars import HeldScalars, ScalarCiphertexts, ScalarRequest, least_sigma
 from ofl_iot.crypto.scores import ScorePlan, score_models
 from ofl_iot.errors import CryptoError
@@ -45,12 +47,24 @@ class PublicCoins:
         return hashlib.shake_256(self._seed + self._calls.to_bytes(8, "little")).digest(count)
 
 
-def seed_of(headers: Iterable[Header], purpose: str, retry: int = 0) -> bytes:
-    """32 bytes that nobody knows before all headers are made."""
+def seed_of(headers: Iterable[Header], purpose: str, retry: int = 0, drawn: bytes = b"") -> bytes:
+    """32 bytes that nobody knows before all headers are made, and all sketches where `drawn` is their digest."""
     digest = hashlib.sha256(b"ofl-iot lean coins v1\n" + purpose.encode() + b"\n" + retry.to_bytes(8, "little"))
     for encoded in sorted(header.encode() for header in headers):
         digest.update(hashlib.sha256(encoded).digest())
+    digest.update(drawn)
     return digest.digest()
+
+
+def signs_of(headers: Iterable[Header], n_params: int, degree: int) -> Small:
+    """The public signs r of the sketch, a row for each `degree` parameters."""
+    return sampling.ternary((-(-n_params // degree), degree), PublicCoins(seed_of(headers, "sketch")))
+
+
+def places_of(headers: Iterable[Header], drawn: bytes, retry: int, degree: int) -> tuple[int, ...]:
+    """Where sketches are compared with bodies: known only when all sketches are in."""
+    octets = PublicCoins(seed_of(headers, "places", retry, drawn)).random_bytes(4 * BINDINGS)
+    return tuple(int.from_bytes(octets[4 * n : 4 * n + 4], "little") % degree for n in range(BINDINGS))
 
 
 def sketch(update: npt.NDArray[np.float32], headers: Iterable[Header], degree: int) -> npt.NDArray[np.float64]:
@@ -58,7 +72,7 @@ def sketch(update: npt.NDArray[np.float32], headers: Iterable[Header], degree: i
     rows = -(-update.size // degree)
     values = np.zeros(rows * degree)
     values[: update.size] = update
-    signs = sampling.ternary((rows, degree), PublicCoins(seed_of(headers, "sketch")))
+    signs = signs_of(headers, update.size, degree)
     twist = np.exp(1j * np.pi * np.arange(degree) / degree)
     total = np.zeros(degree, dtype=np.complex128)
     for row, sign in zip(values.reshape(rows, degree), signs, strict=True):
@@ -73,10 +87,10 @@ def relin_of(first: RelinFirst) -> RelinKey:
 
 
 def _fresh(
-    public: PublicKey, scored: ScalarCiphertexts, headers: Sequence[Header], retry: int
+    public: PublicKey, scored: ScalarCiphertexts, headers: Sequence[Header], retry: int, drawn: bytes
 ) -> tuple[Residues, Residues]:
     """The score ciphertexts plus the public Enc(0) of this try."""
-    coins = PublicCoins(seed_of(headers, "fresh", retry))
+    coins = PublicCoins(seed_of(headers, "fresh", retry, drawn))
     zero0, zero1 = encrypt_zero(public, scored.c0.shape[1], coins)
     ring = ring_of(public.context.params)
     ring.scale_add(scored.c0, 1, zero0)
@@ -96,8 +110,10 @@ def _scored(
             raise CryptoError(f"sketch of {leader}: {model.n_params} numbers, not {context.params.degree}")
     ordered = {leader: sketches[leader] for leader in sorted(sketches)}
     nothing = np.zeros(context.params.degree, np.float32)
-    coins = PublicCoins(seed_of(headers, "scores", retry))
-    return score_models(relin, ordered, nothing, plan=plan, entropy=coins)
+    drawn = sketches_digest(ordered)
+    coins = PublicCoins(seed_of(headers, "scores", retry, drawn))
+    places = places_of(headers, drawn, retry, context.params.degree)
+    return score_models(relin, ordered, nothing, plan=plan, entropy=coins, places=places)
 
 
 def _request(scored: ScalarCiphertexts, active: Sequence[DeviceId], c1: Residues) -> ScalarRequest:
@@ -120,7 +136,7 @@ def compute_request(
     context: KeyContext = public.context
     context.check_active(tuple(active))
     scored = _scored(relin, sketches, headers, retry, plan)
-    _, second = _fresh(public, scored, headers, retry)
+    _, second = _fresh(public, scored, headers, retry, sketches_digest(sketches))
     return _request(scored, active, ring_of(context.params).switch_modulus(second, DECRYPTION_LIMBS))
 
 
@@ -139,7 +155,7 @@ def hold_scores(
     context = public.context
     ring = ring_of(context.params)
     scored = _scored(relin, sketches, headers, retry, plan)
-    first, second = _fresh(public, scored, headers, retry)
+    first, second = _fresh(public, scored, headers, retry, sketches_digest(sketches))
     request = _request(scored, active, ring.switch_modulus(second, DECRYPTION_LIMBS))
     c0 = ring.switch_modulus(first, DECRYPTION_LIMBS)
     for row, sigma in enumerate(np.maximum(scored.sigmas, least_sigma(context))):

@@ -49,8 +49,9 @@ class LeanDecryption:
         self._turn = 0
         self._retry = 0
         self._accepted: tuple[str, ...] = ()
+        """Whose uploads are what they must be: all their headers together fix the sketches' directions."""
         self._sketches: dict[str, bytes] = {}
-        self._held = b""
+        self._held = self._digest = b""
         self._weighed: LeanWeights | None = None
         self._blamed: set[str] = set()
         self._silent: set[str] = set()
@@ -87,7 +88,7 @@ class LeanDecryption:
         if event.stage == SKETCH:
             self._accepted = event.accepted
             self._set.exclude(set(self._set.willing) - set(event.accepted))
-        self._held = event.held or self._held
+        self._held, self._digest = event.held or self._held, event.digest or self._digest
         self._weighed = event.weighed or self._weighed
         if event.stage == VOUCH:
             self._set.trust()
@@ -131,7 +132,9 @@ class LeanDecryption:
         """What leaders sent could not be used: scores are asked again without them, anything else ends the round."""
         if event.job in (ScoreLean, WeighLean):
             self._stage = SCORES
-            if event.culprits:
+            if event.culprits and not self._sketches.keys() & set(event.culprits):
+                self._given_up = event.reason
+            elif event.culprits:
                 self._without(event.culprits)
                 yield from self._score()
             elif self._set.doubt():
@@ -184,8 +187,7 @@ class LeanDecryption:
         dealers = self._undealt(answers)
         self._blamed |= dealers
         self._sketches = {leader: answer.data for leader, answer in answers.items() if leader not in dealers}
-        self._accepted = tuple(leader for leader in self._accepted if leader not in dealers)
-        self._set.exclude(self._silent)
+        self._set.exclude(self._silent | dealers)
         self._stage = SCORES
         yield from self._score()
 
@@ -213,14 +215,14 @@ class LeanDecryption:
             return
         self._stage = VOUCH
         shares = {leader: answer.data for leader, answer in answers.items()}
-        yield Compute(WeighLean(self._lean, self._accepted, self._held, shares))
+        numbers = {leader: answer.numbers for leader, answer in answers.items() if not answer.accused}
+        yield Compute(WeighLean(self._lean, self._accepted, self._held, shares, numbers, self._digest, self._retry))
 
     def _without(self, leaders: Iterable[str]) -> None:
         """Go on without these: they would not sign, either."""
         gone = set(leaders)
         self._set.exclude(gone)
         self._sketches = {leader: data for leader, data in self._sketches.items() if leader not in gone}
-        self._accepted = tuple(leader for leader in self._accepted if leader not in gone)
 
     def _vouched(self, answers: dict[str, LeanAnswer]) -> Iterator[Command]:
         if self._silent or self._weighed is None:

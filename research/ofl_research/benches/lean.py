@@ -113,13 +113,14 @@ class LeanCircle:
         accepted = asked.accepted
         drawn = _data(sketches)
         scored = jobs.score(ScoreLean(lean, accepted, drawn, tuple(drawn), 1))
-        shares = _data(self.ask(scored, bodies, sketches))
-        weighed = jobs.weigh(WeighLean(lean, accepted, scored.held, shares))
+        answers = self.ask(scored, bodies, sketches)
+        numbers = {leader: decode_body(LeanAnswer, answer).numbers for leader, answer in answers.items()}
+        weighed = jobs.weigh(WeighLean(lean, accepted, scored.held, _data(answers), numbers, scored.digest, 1))
         signatures = _data(self.ask(weighed, bodies, sketches))
         assert weighed.weighed is not None  # noqa: S101 - weigh always says so
         opened = jobs.open(OpenLean(lean, accepted, weighed.weighed, signatures))
-        answers = _data(self.ask(opened, bodies, sketches))
-        return jobs.finish(FinishLean(lean, weighed.weighed, answers))
+        shares = _data(self.ask(opened, bodies, sketches))
+        return jobs.finish(FinishLean(lean, weighed.weighed, shares))
 
 
 def _data(answers: dict[str, bytes]) -> dict[str, bytes]:

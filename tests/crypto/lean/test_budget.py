@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 
-from ofl_iot.crypto.lean.budget import ROW_BUDGET, SCALAR_BUDGET, exposure, model_requests, score_requests
+from ofl_iot.crypto.lean.budget import ROW_BUDGET, SCALAR_BUDGET, exposure, model_requests, most_leaders, score_requests
 from ofl_iot.crypto.noise import decryption_noise, smudging_sigma
 from ofl_iot.crypto.params import MAIN, MAX_LOG_MODULUS
 
 
 def test_the_scalar_budget_covers_what_colluding_leaders_can_shape() -> None:
-    """Own energies, bands and projections, and every inner product that one of them is part of."""
-    assert exposure(4, 3) == 2 * 4 + 2 * 2 + 1
-    assert exposure(3, 2) == 1 * 4 + 1 * 2
-    assert exposure(16, 9) == SCALAR_BUDGET
-    assert score_requests(4, 3) == 9
-    assert score_requests(17, 9) == 0
+    """Own energies, bands, projections and coefficients, and every inner product that one of them is part of."""
+    assert exposure(4, 3) == 2 * 6 + 2 * 2 + 1
+    assert exposure(3, 2) == 1 * 6 + 1 * 2
+    assert exposure(15, 8) <= SCALAR_BUDGET < exposure(16, 9)
+    assert score_requests(4, 3) == 7
+    assert score_requests(16, 9) == 0
+    assert most_leaders("majority") == 15
 
 
 def test_what_is_left_unknown_of_the_secret_is_still_secure() -> None:

@@ -123,7 +123,9 @@ class Parties:
 
         crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name), _trust_of(identity))
         rules, density = settings.device_rules(), settings.upload.density
-        toolbox = DeviceToolbox(workload, rules, crypto, rng, density, open_ledger=self._open_ledger)
+        toolbox = DeviceToolbox(
+            workload, rules, crypto, rng, density, open_ledger=self._open_ledger, tensors=card_of(workload).tensors
+        )
         topic = Topics(self.federation).build(Topic(Kind.STATUS, name))
         return AgentPlan(name, make, toolbox, (topic, encode(make().device.status(online=False))))
 

@@ -7,7 +7,7 @@ it a seed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -19,10 +19,12 @@ from ofl_iot.jobs.decrypt import DecryptorCrypto
 from ofl_iot.jobs.joint_key import CulpritError
 from ofl_iot.jobs.leader_crypto import LeaderCrypto
 from ofl_iot.jobs.ledger import LedgerRequest, open_ledger
+from ofl_iot.jobs.rounding import RoundingWatch
 from ofl_iot.opportunity.ofactor import Density
 from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
 from ofl_iot.privacy.ledger import RATE_SLACK, Ledger
 from ofl_iot.protocol.chunks import split_update
+from ofl_iot.protocol.model_card import TensorCard
 from ofl_iot.roles.commands import (
     AggregateRound,
     AnswerDecryption,
@@ -155,8 +157,10 @@ class DeviceToolbox:
         density: Density,
         *,
         open_ledger: Callable[[LedgerRequest], Ledger] = open_ledger,
+        tensors: Sequence[TensorCard] = (),
     ) -> None:
         self._opened = open_ledger
+        self._rounding = RoundingWatch(tensors) if tensors else None
         self._workload = workload
         self._rules = rules
         self._crypto = crypto
@@ -203,7 +207,10 @@ class DeviceToolbox:
             chosen.utility,
             precision=self._rules.upload.values,
             target_bytes=self._rules.upload.chunk_bytes,
+            bounds=self._rounding.bounds if self._rounding else None,
         )
+        if self._rounding and self._rules.upload.values == "byte":
+            self._rounding.check(chosen.indices, chosen.values, pieces)
         return ReleasePrepared(tuple(pieces))
 
 

@@ -24,14 +24,15 @@ import numpy.typing as npt
 
 from ofl_iot.protocol.lives import Account, StoreId
 from ofl_iot.protocol.values import (
-    DType,
     Precision,
+    SegmentedDType,
     Values,
     bounded,
     check_values,
     count_values,
     decode_values,
     encode_values,
+    segments_between,
 )
 
 Indices = npt.NDArray[np.int64]
@@ -64,7 +65,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
     span: Annotated[int, msgspec.Meta(ge=1, le=MAX_MODEL_SIZE)]
     coding: _Coding
     index: Annotated[bytes, msgspec.Meta(max_length=MAX_CHUNK_BYTES)]
-    dtype: DType
+    dtype: SegmentedDType
     values: Annotated[bytes, msgspec.Meta(min_length=2, max_length=MAX_CHUNK_BYTES)]
     update_no: _Count = 0
     """The same for all chunks of one release: a leader that counts updates must not count chunks."""
@@ -121,23 +122,25 @@ def split_update(
     *,
     precision: Precision = "byte",
     target_bytes: int = TARGET_CHUNK_BYTES,
+    bounds: Indices | None = None,
 ) -> list[Piece]:
     """Cut a sparse update (ascending `indices`) into chunks of about `target_bytes`, the most useful first.
 
-    The sequence numbers are 1, 2, …: the outbox renumbers the chunks when they are released.
+    The sequence numbers are 1, 2, …: the outbox renumbers the chunks when they are released. `bounds` are where tensors
+    begin in the model: values of different tensors then have scales of their own.
     """
     _check_update(head, indices, values)
     if not len(indices):
         return []
     pieces = max(1, round(len(indices) * BYTES_PER_PARAMETER[precision] / target_bytes))
-    bounds = np.linspace(0, len(indices), pieces + 1).astype(np.int64)
-    parts = [slice(low, high) for low, high in pairwise(bounds)]
+    cuts = np.linspace(0, len(indices), pieces + 1).astype(np.int64)
+    parts = [slice(low, high) for low, high in pairwise(cuts)]
     worth = [float(utility[part].sum(dtype=np.float64)) for part in parts]
     order = sorted(range(pieces), key=lambda place: -worth[place])
     return [
         Piece(
             worth[place],
-            _chunk_of(head, seq, indices[parts[place]], values[parts[place]], precision),
+            _chunk_of(head, seq, indices[parts[place]], values[parts[place]], precision=precision, bounds=bounds),
         )
         for seq, place in enumerate(order, 1)
     ]
@@ -155,11 +158,18 @@ def _check_update(head: ChunkHead, indices: npt.NDArray[np.integer], values: Val
 
 
 def _chunk_of(
-    head: ChunkHead, seq: int, indices: npt.NDArray[np.integer], values: Values, precision: Precision
+    head: ChunkHead,
+    seq: int,
+    indices: npt.NDArray[np.integer],
+    values: Values,
+    *,
+    precision: Precision,
+    bounds: Indices | None,
 ) -> Chunk:
     start, span = int(indices[0]), int(indices[-1] - indices[0]) + 1
     coding, index = _encode_index(indices - start, span)
-    dtype, coded = encode_values(values, precision)
+    edges = segments_between(bounds, indices) if bounds is not None else None
+    dtype, coded = encode_values(values, precision, edges)
     return Chunk(
         term=head.term,
         seq=seq,

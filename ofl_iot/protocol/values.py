@@ -1,7 +1,8 @@
 """Vectors of parameters as bytes, in one of three precisions:
 
 - byte: value = scale · q with whole q in [-127, 127] and one float32 scale a vector, largest |value| / 127 rounded
-  up. A value is off by at most half a scale. The scale comes first, then the q.
+  up. A value is off by at most half a scale. The scale comes first, then the q. A vector in segments, which do not
+  cross the edges of tensors, has a scale for each: a table (how many segments; length and scale of each) comes first.
 - half: float16, unless one would overflow, then all of them are float32,
 - single: float32.
 """
@@ -20,6 +21,12 @@ Values = npt.NDArray[np.float32]
 Precision = Literal["byte", "half", "single"]
 DType = Annotated[str, msgspec.Meta(pattern=r"^[bef]\Z")]
 """How a vector is coded: byte, half or single."""
+SegmentedDType = Annotated[str, msgspec.Meta(pattern=r"^[befs]\Z")]
+"""The same, or bytes in segments."""
+Edges = npt.NDArray[np.int64]
+"""Where segments of a vector begin, ascending from 0."""
+MAX_SEGMENT = 4096
+"""Values that share a scale at most."""
 
 BYTES_PER_VALUE: Mapping[Precision, float] = {"byte": 1.0, "half": 2.0, "single": 4.0}
 MAX_VALUE = 1e15
@@ -29,6 +36,9 @@ LEVELS = 127
 LOUD = 0.1 * LEVELS
 """Deviations of a vector that its largest value may be before a byte a value blurs the others."""
 _SCALE = Struct("<f")
+_COUNT = Struct("<I")
+_SEGMENT = np.dtype([("length", "<u2"), ("scale", "<f4")])
+"""A row of the table of segments."""
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 """Below it float32 loses its precision, and a vector of zeros needs a scale, too."""
 _LARGEST_SCALE = float(np.nextafter(np.float32(MAX_VALUE / LEVELS), np.float32(0)))
@@ -41,9 +51,14 @@ def bounded(values: Values) -> bool:
     return bool((np.abs(values) <= MAX_VALUE).all())
 
 
-def encode_values(values: Values, precision: Precision) -> tuple[str, bytes]:
-    """How the values are coded, and their code; there is at least one, and they are `bounded`."""
+def encode_values(values: Values, precision: Precision, edges: Edges | None = None) -> tuple[str, bytes]:
+    """How the values are coded, and their code; there is at least one, and they are `bounded`.
+
+    `edges` are where segments of different scale begin; they matter to bytes only.
+    """
     largest = float(np.abs(values).max())
+    if precision == "byte" and edges is not None and len(edges) > 1:
+        return "s", _encode_segments(values, edges)
     if precision == "byte":
         scale = float(scales_for(largest))
         return "b", _SCALE.pack(scale) + np.rint(values / scale).astype(np.int8).tobytes()
@@ -60,8 +75,58 @@ def scales_for(largest: npt.ArrayLike) -> Values:
     return scales
 
 
+def segments_between(bounds: Edges, indices: npt.NDArray[np.integer]) -> Edges:
+    """Where segments of a sparse update begin, of at most 4,096 values, none across the edge of a tensor.
+
+    `bounds` are where tensors begin in the model, `indices` the places of the values, ascending.
+    """
+    inner = np.searchsorted(indices, bounds)
+    cuts = np.unique(np.concatenate([[0], inner[(inner > 0) & (inner < len(indices))]]))
+    lengths = np.diff(np.append(cuts, len(indices)))
+    return np.concatenate(
+        [np.arange(cut, cut + length, MAX_SEGMENT) for cut, length in zip(cuts, lengths, strict=True)]
+    )
+
+
+def _encode_segments(values: Values, edges: Edges) -> bytes:
+    lengths = np.diff(np.append(edges, len(values)))
+    scales = scales_for(np.maximum.reduceat(np.abs(values), edges))
+    table = np.empty(len(edges), _SEGMENT)
+    table["length"], table["scale"] = lengths, scales
+    return (
+        _COUNT.pack(len(edges))
+        + table.tobytes()
+        + np.rint(values / np.repeat(scales, lengths)).astype(np.int8).tobytes()
+    )
+
+
+def _read_segments(coded: bytes) -> npt.NDArray[np.void]:
+    """The table of segments, or ValueError if there is none."""
+    if len(coded) < _COUNT.size:
+        raise ValueError("there is no table of segments")
+    (count,) = _COUNT.unpack_from(coded)
+    if not 1 <= count <= (len(coded) - _COUNT.size) // _SEGMENT.itemsize:
+        raise ValueError(f"a table of {count} segments in {len(coded)} bytes")
+    return np.frombuffer(coded, _SEGMENT, count=count, offset=_COUNT.size)
+
+
+def _check_segments(coded: bytes) -> None:
+    table = _read_segments(coded)
+    start = _COUNT.size + table.nbytes
+    lengths = table["length"].astype(np.int64)
+    if (lengths < 1).any() or (lengths > MAX_SEGMENT).any() or lengths.sum() != len(coded) - start:
+        raise ValueError("the segments are not as long as the values")
+    check_scales(table["scale"])
+    check_levels(coded, start)
+
+
 def decode_values(dtype: str, coded: bytes) -> Values:
     """The values of a code that `check_values` accepts."""
+    if dtype == "s":
+        table = _read_segments(coded)
+        values = np.frombuffer(coded, np.int8, offset=_COUNT.size + table.nbytes).astype(np.float32)
+        values *= np.repeat(table["scale"].astype(np.float32), table["length"])
+        return values
     if dtype == "b":
         values = np.frombuffer(coded, np.int8, offset=_SCALE.size).astype(np.float32)
         values *= _scale(coded)
@@ -76,6 +141,8 @@ def _scale(coded: bytes) -> float:
 
 def count_values(dtype: str, coded: bytes) -> int:
     """How many values a code holds."""
+    if dtype == "s":
+        return len(coded) - _COUNT.size - _read_segments(coded).nbytes
     return len(coded) - _SCALE.size if dtype == "b" else len(coded) // _width(dtype)
 
 
@@ -85,7 +152,9 @@ def _width(dtype: str) -> int:
 
 def check_values(dtype: str, coded: bytes) -> None:
     """Raise ValueError unless `coded` holds numbers that can be merged."""
-    if dtype == "b":
+    if dtype == "s":
+        _check_segments(coded)
+    elif dtype == "b":
         if len(coded) <= _SCALE.size:
             raise ValueError("there is no value behind the scale")
         check_scales(np.frombuffer(coded, "<f4", count=1))

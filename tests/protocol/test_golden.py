@@ -56,6 +56,9 @@ def chunk_of(places: list[int], values: list[float], precision: Precision = "hal
 
 
 BATCH = BlockBatch("b", b"\x02\0\0\0", bytes(8), b"\0\0\x80\x3f", b"\x01\x81")
+SEGMENTED = split_update(
+    HEAD, np.arange(3), np.array([127, -1, 0.5], np.float32), np.ones(3, np.float32), bounds=np.array([0, 1])
+)[0].chunk
 GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     "status": (
         Kind.STATUS,
@@ -157,6 +160,14 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.CONTRIBUTION,
         split_body(b"body", 3, 12, "contribute")[0],
         ("920198a470617274030caa636f6e747269627574650001c41006b721c380b2160c50903e9f6c636b28c404626f6479"),
+    ),
+    "chunk in segments": (
+        Kind.UPDATE,
+        SEGMENTED,
+        (
+            "9201dc0010a56368756e6b0301c4080102030405060708cd03e807cb405e0000000000000003a164c400a173c41302000000"
+            "01000000803f02000020013c7f813f09c400920000"
+        ),
     ),
     "manifest": (
         Kind.MANIFEST,

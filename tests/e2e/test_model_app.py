@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ofl_agents.models.output import version_path
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.local.client import LocalParty, NotRunningError
 from tests.e2e.processes import OFL, OflProcess, until
@@ -66,10 +67,13 @@ def test_a_torch_model_comes_out_of_a_coordinator_and_goes_into_another(tmp_path
     first, second = tmp_path / "first", tmp_path / "second"
 
     async def story() -> None:
-        coordinator = OflProcess(["coordinator", *what, f"--state={first}"], tmp_path / "first.log")
+        newest = tmp_path / "newest.onnx"
+        keep = [f"--state={first}", f"--model-out={newest}", "--set=service.model_out_s=0.1"]
+        coordinator = OflProcess(["coordinator", *what, *keep], tmp_path / "first.log")
         await answering(coordinator, first)
         for suffix in ("npz", "safetensors", "pt", "onnx"):
             await asyncio.to_thread(ofl, tmp_path, "model", "export", "--state=first", f"--out=running.{suffix}")
+        await until(version_path(newest).exists)
         coordinator.kill(signal.SIGTERM)
         assert await coordinator.ended() == 0, coordinator.output
         await asyncio.to_thread(ofl, tmp_path, "model", "export", "--state=first", "--out=stopped.onnx")
@@ -88,6 +92,6 @@ def test_a_torch_model_comes_out_of_a_coordinator_and_goes_into_another(tmp_path
     net.load_state_dict(load_file(tmp_path / "running.safetensors"), strict=True)
     with torch.no_grad():
         wanted = net(torch.from_numpy(x)).numpy()
-    for name in ("running.onnx", "stopped.onnx"):
+    for name in ("running.onnx", "newest.onnx", "stopped.onnx"):
         session = onnxruntime.InferenceSession(str(tmp_path / name), providers=["CPUExecutionProvider"])
         assert np.abs(session.run(None, {"input": x})[0] - wanted).max() < 1e-4

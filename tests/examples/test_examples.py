@@ -16,7 +16,7 @@ import pytest
 import ofl_iot
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUICK = {"privacy.mode": "off", "protection.mode": "clear", "training.pause_s": 0.5}
+QUICK = {"privacy.mode": "off", "protection.mode": "clear", "training.pause_s": 0.1}
 
 
 def example(name: str) -> ModuleType:
@@ -62,8 +62,8 @@ def test_wrist_motion(tmp_path: Path) -> None:
     module.make(tmp_path, people=3)
     with np.load(tmp_path / "person-01.npz") as held:
         assert held["x"].shape[1:] == (6, 100)
-    run = learn(module, tmp_path, devices=3)
-    assert run.metrics["accuracy"] > 0.25  # a guess is right one time in seven
+    run = learn(module, tmp_path, devices=3, rounds=10)
+    assert run.metrics["accuracy"] > 0.4  # a guess is right one time in seven; it reaches some 0.75
 
 
 def test_machine_vibration_on_files_that_grow(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_private_head(tmp_path: Path) -> None:
 
 def test_sensor_graphs(tmp_path: Path) -> None:
     module = example("sensor_graphs")
-    module.make(tmp_path, devices=3, graphs=90)
-    run = learn(module, tmp_path, devices=3)
-    assert run.metrics["accuracy"] > 0.5  # a guess is right one time in three
+    module.make(tmp_path, devices=3)
+    run = learn(module, tmp_path, devices=3, rounds=10)
+    assert run.metrics["accuracy"] > 0.5  # a guess is right one time in three; it reaches some 0.7
     out = tmp_path / "out"
     out.mkdir()
     run.model.save(out / "net.onnx", example=module.read(tmp_path / "device-01.npz"))

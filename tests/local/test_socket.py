@@ -215,7 +215,7 @@ def test_more_visitors_than_seats_are_asked_to_come_again(tmp_path: Path) -> Non
                     answered = party.status()
             assert answered == STATUS
 
-    visit(tmp_path, story)
+    visit(tmp_path, story, request_s=60.0)
 
 
 def test_the_loop_goes_on_while_a_model_is_sent_slowly(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
+from ofl_iot.privacy.noise import CipherNoise
 from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
 from ofl_iot.workloads.training import Rows, batches, check_converged, checked, sampling_rate
 from ofl_iot.workloads.with_torch import load_torch
@@ -70,13 +71,13 @@ def descend(
     trained = checked(params, size)
     flat, gradient, velocity = torch.from_numpy(trained), torch.zeros(size), torch.zeros(size)
     layers, gradients = layers_of(flat, shapes), layers_of(gradient, shapes)
+    noise = CipherNoise.seeded(rng) if job.noise_multiplier else None
     loss, seen = 0.0, 0
     for batch in batches(rows, job, rng):
         loss += sum_gradients(layers, gradients, batch)
         seen += len(batch)
-        if job.noise_multiplier and job.clip_norm is not None:
-            noise = torch.from_numpy(rng.standard_normal(size, dtype=np.float32))
-            gradient.add_(noise, alpha=job.noise_multiplier * job.clip_norm)
+        if noise is not None and job.clip_norm is not None:
+            noise.add_to(gradient.numpy(), job.noise_multiplier * job.clip_norm)
         count = len(batch) if job.clip_norm is None else rate * len(rows)
         velocity.mul_(job.momentum).add_(gradient, alpha=1 / count)
         flat.add_(velocity, alpha=-job.learning_rate)

@@ -25,6 +25,7 @@ COMMANDS = {
     "enroll": ("ofl_agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
     "install": ("ofl_agents.commands.install", "put an agent, coordinator, decryptor or broker in place as a service"),
     "doctor": ("ofl_agents.commands.doctor", "check broker, identity, clock, access, disk, versions, keys and budget"),
+    "status": ("ofl_agents.commands.status", "how parties on this machine fare, without stopping them"),
     "new": ("ofl_agents.commands.new", "write a project to start from: app, data, test, settings"),
     "model": ("ofl_agents.commands.model", "show, export and compare trained models, while their party runs or not"),
     "privacy": ("ofl_agents.commands.privacy", "state what was spent on a device's data; audit the private training"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ofl_agents.cli import main
 from ofl_agents.doctor.state import state
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.local.address import socket_path
@@ -36,7 +38,7 @@ async def answering(party: LocalParty, federation: Federation) -> StatusReply:
 
 
 def test_a_device_without_a_broker_says_so_and_after_kill_9_its_socket_is_replaced(
-    tmp_path: Path, free_port: int
+    tmp_path: Path, free_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def story() -> None:
         federation = Federation(tmp_path, free_port, 1)
@@ -48,8 +50,14 @@ def test_a_device_without_a_broker_says_so_and_after_kill_9_its_socket_is_replac
         assert first.details["model_complete"] is False
         with pytest.raises(LocalError, match="blocks have not arrived yet"):
             party.model()
+        assert main(["status", "--local", "--state", str(federation.state)]) == 0
+        said = capsys.readouterr().out
+        assert f"{ME}: agent, up " in said
+        assert f"process {first.pid}" in said
         agent.kill()
         await agent.ended()
+        assert main(["status", "--local", "--state", str(federation.state), "--id", ME]) == 1
+        assert "does not run here" in capsys.readouterr().out
         assert socket_path(federation.state, ME).exists()
         with pytest.raises(NotRunningError):
             party.status()
@@ -64,7 +72,9 @@ def test_a_device_without_a_broker_says_so_and_after_kill_9_its_socket_is_replac
     asyncio.run(story())
 
 
-def test_a_coordinator_gives_its_model_and_the_doctor_asks_it(tmp_path: Path, free_port: int) -> None:
+def test_a_coordinator_gives_its_model_and_the_doctor_asks_it(
+    tmp_path: Path, free_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def story() -> None:
         federation = Federation(tmp_path, free_port, 1)
         coordinator, party = federation.processes[COORDINATOR], LocalParty(federation.state, COORDINATOR)
@@ -78,7 +88,14 @@ def test_a_coordinator_gives_its_model_and_the_doctor_asks_it(tmp_path: Path, fr
         found = {finding.check: finding for finding in state(federation.state / "coordinator.sqlite", PrivacyRules())}
         assert f"process {status.pid}" in found["state"].said
         assert found["broker"].level == "warning"
+        assert main(["status", "--local", "--state", str(federation.state), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["coordinator"]["pid"] == status.pid
         coordinator.kill(signal.SIGTERM)
         assert await coordinator.ended() == 0
 
     asyncio.run(story())
+
+
+def test_a_folder_without_stores_has_no_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--local", "--state", str(tmp_path)]) == 2
+    assert "holds no store" in capsys.readouterr().err

@@ -59,6 +59,10 @@ def _ask(state: Path, name: str) -> StatusReply | str:
         return str(error)
 
 
+def _plain(answer: StatusReply | str) -> object:
+    return answer if isinstance(answer, str) else msgspec.structs.asdict(answer)
+
+
 def _tell(name: str, answer: StatusReply | str) -> None:
     if isinstance(answer, str):
         sys.stdout.write(f"{name}: {answer}\n")

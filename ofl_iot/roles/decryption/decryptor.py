@@ -43,6 +43,7 @@ from ofl_iot.roles.events import (
     LinkUp,
     ServerDecrypted,
     Started,
+    Stopping,
     TimerFired,
 )
 from ofl_iot.roles.reports import DecryptionAsked, DecryptionFailed, ShareRefused, WrongShare
@@ -122,6 +123,8 @@ class DecryptorMachine:
                 yield from self._accept(ask, now)
             else:
                 yield from self._computed(event, now)
+        elif not isinstance(event, Stopping):
+            raise TypeError(f"a decryptor does not expect {type(event).__name__}")
 
     # --- life
 

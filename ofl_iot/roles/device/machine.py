@@ -229,6 +229,8 @@ class DeviceMachine:
             yield from self._looked(event.records, now)
         elif isinstance(event, JobFailed):
             yield from self._failed(event, now)
+        else:
+            raise TypeError(f"a device does not expect {type(event).__name__}")
 
     def _failed(self, event: JobFailed, now: float) -> Iterator[Command]:
         """Try again later; the same failure is told once, and each time the pause is twice as long."""

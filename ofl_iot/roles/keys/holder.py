@@ -149,7 +149,13 @@ class KeyHolder:
             yield from self._receive(event, now)
         elif isinstance(event, SealingKeyMade):
             yield from self._ring.sealing_key_made(event)
-        elif isinstance(event, KeysBegun):
+        elif isinstance(event, TimerFired):
+            yield from self._ring.send_due(now) if event.name == KEY_RESEND else self._send(now)
+        else:
+            yield from self._computed(event, now)
+
+    def _computed(self, event: Event, now: float) -> Iterator[Command]:
+        if isinstance(event, KeysBegun):
             yield from self._ring.begun(event, now)
         elif isinstance(event, KeysFinished):
             yield from self._ring.finished(event, now)
@@ -157,11 +163,11 @@ class KeyHolder:
             yield from self._answered(event, now)
         elif isinstance(event, LeanAnswered):
             yield from self._lean_answered(event, now)
-        elif isinstance(event, TimerFired):
-            yield from self._ring.send_due(now) if event.name == KEY_RESEND else self._send(now)
         elif isinstance(event, JobFailed):
             yield KeyWorkFailed(job=event.job.__name__, reason=event.reason)
             yield from self._ring.failed(event, now)
+        else:
+            raise TypeError(f"a key holder does not expect {type(event).__name__}")
 
     def _start(self, stored: Stored) -> Iterator[Command]:
         rows = stored.get(SHARES, {}).items()

@@ -179,6 +179,8 @@ class LeaderMachine:
             yield from self._intake.timer(now)
         elif isinstance(event, JobFailed):
             yield ContributionFailed(round_no=event.round_no, reason=event.reason)
+        else:
+            raise TypeError(f"a leader does not expect {type(event).__name__}")
 
     # --- taking and leaving office
 

@@ -28,7 +28,7 @@ class Component:
     name: str
     version: str
     sha256: str
-    """Of its archive; empty for what is built from this checkout."""
+    """Digest of its archive; empty for what is built from this checkout."""
     licence: str
     needs: frozenset[str]
     """Normalised names of what it requires, extras and other platforms included."""

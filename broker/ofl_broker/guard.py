@@ -37,7 +37,7 @@ class NameGuard(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
 
     @dataclass
     class Config:
-        """Of this plugin."""
+        """Configuration of this plugin."""
 
         federation: str
 
@@ -55,6 +55,6 @@ class TopicGuard(BaseTopicPlugin):  # type: ignore[misc]  # amqtt is not typed
 
     @dataclass
     class Config:
-        """Of this plugin."""
+        """Configuration of this plugin."""
 
         federation: str

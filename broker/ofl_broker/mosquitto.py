@@ -38,7 +38,7 @@ class MosquittoProfile:
     max_queued_bytes: int = MAX_QUEUED_BYTES
     """What is kept for one absent party; beyond it the broker drops, and the parties send again."""
     memory_limit_bytes: int = MEMORY_LIMIT_BYTES
-    """Of the whole broker, so that no member can use up the machine; at most an eighth of it waits for one party."""
+    """Limit of the whole broker, so that nobody uses up the machine; at most an eighth waits for one party."""
     autosave_s: int = 60
     session_days: int = 14
     """How long an absent party's session is kept."""

@@ -69,7 +69,7 @@ class NatsProfile:
         return min(self.nodes, MAX_REPLICAS)
 
     def addresses(self, first_port: int) -> list[str]:
-        """Of every node, as `host:port`."""
+        """Return the address of every node, as `host:port`."""
         if self.hosts:
             return [f"{checked_host(host)}:{checked_port(first_port)}" for host in self.hosts]
         return [f"127.0.0.1:{checked_port(first_port + number)}" for number in range(self.nodes)]

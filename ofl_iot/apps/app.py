@@ -40,7 +40,7 @@ class TorchApp:
     """Under privacy "sgd" (with `training.momentum`) or "adam"; without, also a function from parameters to any
     torch optimiser."""
     version: str = "1"
-    """Of the preprocessing and of whatever the digest cannot see; change it when samples get another meaning."""
+    """Version of the preprocessing and whatever the digest cannot see; change it when samples change their meaning."""
     schedule: Callable[..., Any] | None = None
     """Without privacy: from the torch optimiser to a scheduler, stepped after each step."""
     augment: Callable[..., Any] | None = None

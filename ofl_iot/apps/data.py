@@ -12,7 +12,7 @@ from ofl_iot.errors import ConfigError
 
 Array: TypeAlias = npt.NDArray[Any]
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of one record: of each input, and last of the target."""
+"""Shapes of one record: those of its inputs, then that of its target."""
 
 NOT_FINITE = "NaN or infinite"
 _KINDS = "fiub"

@@ -55,7 +55,7 @@ class Limits:
     idle_s: float = 600.0
     """Without a job for so long the process ends and its memory is free."""
     memory_mib: int = 0
-    """Of data, beside the libraries; 0 = no limit."""
+    """Memory for data, beside the libraries; 0 = no limit."""
     engine: EngineName = "auto"
     device: str = "auto"
     """How a torch app computes."""

@@ -33,7 +33,7 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 
 _BATCH = 16
 _DIGEST_VERSION = 1
-"""Of the fields under a request's id: leaders of another version must not be taken for liars."""
+"""Version of the fields under a request's id: leaders of another version must not be taken for liars."""
 
 
 class _RequestNote(Note, frozen=True):

@@ -29,7 +29,7 @@ class LedgerRequest(msgspec.Struct, frozen=True):
     stored: bytes | None = None
     """The ledger of an earlier process."""
     steps: int = 1
-    """Of one training."""
+    """Steps of one training."""
     source: str = ""
     """What the data are called."""
     at: float = 0.0

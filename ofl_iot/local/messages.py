@@ -44,7 +44,7 @@ class StatusReply(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     party: str
     role: str
     version: str
-    """Of ofl-iot."""
+    """Version of ofl-iot."""
     pid: int
     up_s: float
     linked: bool

@@ -24,7 +24,7 @@ SIGNAL = 4.0
 """Least ratio of a mean gradient of clipping length to its noise, in one step that spends all."""
 RECORDS_A_STEP = 8192
 LEARNING_RATE = 12.0
-"""Of linear heads and nets of one hidden layer on inputs of length 1 to sqrt(inputs)/3; deep nets need less."""
+"""Learning rate of linear and one-hidden-layer nets, inputs of length 1 to sqrt(inputs)/3; deep nets need less."""
 FEWEST_STEPS = 5
 _WHOLE = 1e-6
 """Less than this part of a step is rounding."""
@@ -64,7 +64,7 @@ class Fleet:
     """What the plan supposes of the federation; all of it is public."""
 
     records: int
-    """Of all devices together."""
+    """Records of all devices together."""
     devices: int
     """That add noise each; 1 where the noise is added once, to the sum."""
 
@@ -111,7 +111,7 @@ class Pace:
     """When a plan's steps may be made."""
 
     steps: int
-    """Of the whole plan."""
+    """Steps of the whole plan."""
     lifetime: Lifetime
     opened_at: float
     """When the budget was opened, in seconds since 1970,"""

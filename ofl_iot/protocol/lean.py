@@ -52,7 +52,7 @@ class ScoresAsk(msgspec.Struct, frozen=True, array_like=True, tag="scoresask"):
 
     headers: tuple[SignedHeader, ...]
     sketches: dict[Id, bytes]
-    """Of the others; a leader has its own."""
+    """Sketches of the other leaders."""
     active: tuple[Id, ...]
     retry: Count
     boxes: dict[Id, Box] = {}

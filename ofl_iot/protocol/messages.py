@@ -49,7 +49,7 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     sealing_key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     """Its public X25519 key, to which others seal what only it may read."""
     certificate: Certificate = b""
-    """Of the federation's authority: names the device and its sealing key."""
+    """Certificate of the federation's authority: it names the device and its sealing key."""
     store: StoreId = b""
     """The store it writes to; empty in its last will."""
     privacy: Text = ""
@@ -86,7 +86,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, tag="assignment")
     members: tuple[Member, ...] = ()
     """Filled for the leader alone."""
     incarnation: Incarnation = b""
-    """Of the coordinator that assigns: its leaders take global models from no other."""
+    """Incarnation of the coordinator that assigns: its leaders take global models from no other."""
     store: StoreId = b""
     """The device's store, as the coordinator knows it: an assignment to another store is of a former life."""
     account: Account = Account()
@@ -243,7 +243,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
     part: Count
     parts: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     digest: BodyDigest
-    """Of the whole body, so that parts of different bodies never mix."""
+    """Digest of the whole body, so that parts of different bodies never mix."""
     body: bytes
 
     def __post_init__(self) -> None:
@@ -324,7 +324,7 @@ class ServerDecAsk(msgspec.Struct, frozen=True, array_like=True, tag="serverdeca
 
     round_no: Count
     attempt: Count
-    """Of the round."""
+    """Attempt of the round."""
     turn: Count
     """Grows with every ciphertext of an attempt."""
     stage: Text
@@ -356,7 +356,7 @@ class PartDecAsk(msgspec.Struct, frozen=True, array_like=True, tag="partdecask")
     """The decryptor asks a leader for its decryption share."""
 
     public: BodyDigest
-    """Of the public key with which the ciphertext was made fresh: leaders answer for their own alone."""
+    """Digest of the public key with which the ciphertext was made fresh: leaders answer for their own alone."""
     request: bytes
 
 

@@ -37,7 +37,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Those that travel, in the order of the vector."""
     loss: str
     version: str
-    """Of the preprocessing, as the app states it."""
+    """Version of the preprocessing, as the app states it."""
     frozen: str = ""
     """Hash of the weights and buffers that do not travel and are the same everywhere; empty if there are none."""
 

@@ -34,7 +34,7 @@ class Telemetry(msgspec.Struct, frozen=True, array_like=True, tag="telemetry", k
     """Share of the charge left, 0 to 1; None on mains."""
     power_w: float | None = None
     temperature_c: float | None = None
-    """Of the hottest sensor."""
+    """Temperature of the hottest sensor."""
     network_mbps: float | None = None
     """Upload rate of the last transfers in megabit per second."""
     round_trip_s: float | None = None

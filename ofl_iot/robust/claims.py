@@ -16,9 +16,9 @@ from ofl_iot.errors import ConfigError
 
 K = TypeVar("K", bound=str)
 FLEET_RATIO = 4.0
-"""Of a device to the median of the fleet, at the coordinator."""
+"""Largest ratio of a device's claim to the median of the fleet, at the coordinator."""
 CLUSTER_RATIO = 16.0
-"""Of a device to the median of its cluster, at its leader: clusters are small, and their medians differ."""
+"""Largest ratio of a device's claim to the median of its cluster, at its leader: small clusters differ more."""
 
 
 def believable(claims: Mapping[K, int], ratio: float) -> dict[K, int]:

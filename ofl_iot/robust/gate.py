@@ -109,14 +109,14 @@ class Gate:
         self._records = dict(records or {})
         self._turn = max((record.last_turn for record in self._records.values()), default=0)
         self._directions: dict[DeviceId, Direction] = {}
-        """Of the devices by which others are measured,"""
+        """Directions of the devices by which others are measured."""
         self._common: Direction = np.zeros(rules.sketch_size, np.int64)
-        """and their sum."""
+        """Sum of these directions."""
         self._suspected: dict[DeviceId, float] = {}
         """Devices above the limit and how far they are suspected."""
         self._places: dict[DeviceId, int] = {}
         self._log_rms: npt.NDArray[np.float64] = np.empty(0)
-        """Of each device at its place: an update is compared with all others, so that must be quick."""
+        """Log of each device's root mean square, in one array: an update is compared with all others."""
         for device, record in self._records.items():
             if len(record.sketch) != 4 * rules.sketch_size:
                 raise StoreError(f"the gate's record of {device} has another sketch size: forget the gate's state")

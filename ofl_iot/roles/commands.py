@@ -217,7 +217,7 @@ class TrainLocally(Job):
     params: Vector
     steps: int
     noise_multiplier: float = 0.0
-    """Of record-level DP-SGD; 0 trains without noise or clipping."""
+    """Noise multiplier of record-level DP-SGD; 0 trains without noise or clipping."""
     sampling_rate: float = 1.0
     """The largest that was paid for: a training that would sample records more often is refused."""
 

@@ -208,7 +208,7 @@ class LeanAnswered:
     """Digest of the request."""
     stage: str
     header: bytes
-    """Of the body for which it was made."""
+    """Header of the body for which it was made."""
     answer: bytes = field(repr=False)
     mark: bytes = b""
     """What must not be answered twice, or not otherwise: digest of the scores' ciphertexts, of the signed vector."""
@@ -255,7 +255,7 @@ class ContributionProtected:
     round_no: int
     payload: bytes
     header: bytes = b""
-    """Of a lean body."""
+    """Header of a lean body."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class RoundAggregated:
     round_no: int
     update: Vector
     weights: dict[str, float]
-    """Of the leaders whose contribution is in the sum, 0 for those found poisoned."""
+    """Weights of the leaders whose contribution is in the sum, 0 for those found poisoned."""
     refused: dict[str, str]
     """Leaders whose contribution could not be used, and why."""
     evidence: dict[str, float] = field(default_factory=dict)

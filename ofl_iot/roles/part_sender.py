@@ -29,7 +29,7 @@ class PartSender:
 
     @property
     def digest(self) -> bytes:
-        """Of the whole body."""
+        """Digest of the whole body."""
         return self._parts[0].digest
 
     @property

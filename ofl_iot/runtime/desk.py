@@ -27,7 +27,7 @@ class PartyDesk:
 
     party: LiveParty
     version: str = ""
-    """Of ofl-iot."""
+    """Version of ofl-iot."""
     card: bytes = b""
     """The model's card and the place of its app, as they stand in the store."""
     app: bytes = b""

@@ -176,7 +176,7 @@ class MemoryStore:
         self.full = False
         self.commits = 0
         self.bytes_written = 0
-        """Of values: what a store on disk would have to write at least."""
+        """Return the bytes of all values: what a store on disk would have to write at least."""
         self._tables: dict[str, dict[Key, bytes]] = {}
 
     def apply(self, ops: Sequence[StoreOp]) -> None:

@@ -24,7 +24,7 @@ Tensor: TypeAlias = Any
 """PyTorch ships no types that hold without it."""
 Labels: TypeAlias = npt.NDArray[np.int64]
 Shapes: TypeAlias = Sequence[tuple[int, ...]]
-"""Of the weights and the biases of each layer in turn."""
+"""Shapes of the weights and the biases of each layer in turn."""
 
 _JUDGED_AT_ONCE = 1000
 

@@ -21,7 +21,7 @@ from ofl_iot.workloads.training import Rows
 
 CLASSES = 10
 VALIDATION_SHARE = 1 / 12
-"""Of the training file, its last images: settings are chosen on them, and nothing is trained on them."""
+"""Share of the training file, its last images: settings are chosen on them, and nothing is trained on them."""
 _EVENED_AT_ONCE = 1000
 _LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 _LEAST_CONTRAST = 8.0

@@ -14,9 +14,9 @@ from ofl_iot.identity.tokens import SECRET_BYTES
 
 VERSION = 1
 MAX_BYTES = 1 << 20
-"""Of a question."""
+"""Largest question in bytes."""
 MAX_ANSWER_BYTES = 1 << 28
-"""Of an answer: a revocation list has no other bound, and comes from an authority that the asker has verified."""
+"""Largest answer in bytes: a revocation list of a verified authority has no other bound."""
 LENGTH_BYTES = 4
 Pem = Annotated[bytes, msgspec.Meta(max_length=8192)]
 

@@ -37,7 +37,7 @@ class TokenRecord:
     name: DeviceId | None
     hosts: tuple[str, ...]
     lifetime_s: float
-    """Of the certificate that it yields."""
+    """Lifetime of the certificate that it yields."""
     expires_at: float
     serial: int | None = None
     """The certificate it was used for."""

@@ -113,7 +113,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
     accuracy: float | None
-    """Of the last model on held-out data; None if the app does not measure it."""
+    """Accuracy of the last model on held-out data; None if the app does not measure it."""
     metrics: dict[str, float]
     """Everything that was measured of the last model."""
     app: str

@@ -46,9 +46,9 @@ class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     body: Digest
     """SHA-256 of the body."""
     base: Digest
-    """Of the global model that the update stands on."""
+    """Digest of the global model that the update stands on."""
     bounds: Digest
-    """Of the quantisation bounds."""
+    """Digest of the quantisation bounds."""
     pinned: tuple[Weighed, ...] = ()
     """The vector for which this leader signed an earlier body of the same update: it will sign no other."""
 

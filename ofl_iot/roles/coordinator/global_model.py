@@ -34,7 +34,7 @@ class GlobalModel:
     ) -> None:
         self.digest = digest
         self.incarnation = b""
-        """Of the coordinator; with it and the highest term it signs its manifests."""
+        """Incarnation of the coordinator; with it and the highest term it signs its manifests."""
         self._highest_term = highest_term
         self._claimed = 0
         """The highest term that a manifest has said."""

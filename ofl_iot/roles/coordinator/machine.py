@@ -334,7 +334,7 @@ class CoordinatorMachine:
             yield SetTimer(OPEN, now + self._rounds.books.interval_s)
 
     def _nothing_left_to_learn(self) -> bool:
-        """Of a run that is to end: every device has spent its privacy budget, and rounds find too little to merge.
+        """Return whether a bounded run can stop early: all budgets are spent and recent rounds were empty.
 
         What a single cluster still holds stays out: alone it would be seen.
         """

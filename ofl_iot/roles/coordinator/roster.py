@@ -95,7 +95,7 @@ class Roster:
         self._max_samples_ratio = max_samples_ratio
         self._training = training
         self.incarnation = b""
-        """Of the coordinator; every assignment names it."""
+        """Incarnation of the coordinator; every assignment names it."""
         self.devices: dict[DeviceId, DeviceRecord] = {}
         self.online_count = 0
         """Devices that can be reached."""

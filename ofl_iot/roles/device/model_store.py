@@ -71,7 +71,7 @@ class ModelStore:
         self._snapshots = 0
         self._old_row = False
         self.next_seq = 0
-        """Of the last snapshot: what chunks numbered below released is stored."""
+        """Next number at the last snapshot: what chunks numbered below released is stored."""
 
     def snapshot(self, next_seq: int, *, whole: bool = False) -> list[StoreOp]:
         """Store what changed, `whole`: of `base` as well; chunks numbered below `next_seq` are released."""

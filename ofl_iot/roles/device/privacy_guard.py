@@ -220,7 +220,7 @@ class PrivacyGuard:
 
     @property
     def noise_multiplier(self) -> float:
-        """Of the next training; 0 without noise."""
+        """Return the noise multiplier of the next training; 0 without noise."""
         allowance = self.ledger.allowance if self.ledger else None
         return allowance.noise_multiplier if self._rules.mode == "rigorous" and allowance else 0.0
 

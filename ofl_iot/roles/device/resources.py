@@ -148,7 +148,7 @@ class Resources:
 
     @property
     def steps(self) -> int:
-        """Of one training: as many as the rules say, or fewer where they would take too long, but one."""
+        """Return the steps of one training: those of the rules, fewer where they take too long, at least one."""
         step_s = self._telemetry.step_s if self._telemetry else None
         fitting = round(self._training.longest_s / step_s) if step_s else self._training.steps
         return max(1, min(self._training.steps, fitting))

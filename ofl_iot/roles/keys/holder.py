@@ -90,7 +90,7 @@ class StoredShare(msgspec.Struct, frozen=True, array_like=True):
     contributors: tuple[str, ...] = ()
     """Whose sum it decrypts; empty for scores and in lean rounds."""
     stage: str = ""
-    """Of a lean round."""
+    """Stage of a lean round."""
 
 
 class KeyHolder:
@@ -109,7 +109,7 @@ class KeyHolder:
         """The leader of the same device; without one nothing is decrypted."""
         self._usage = KeyUsage()
         self._shares: dict[str, StoredShare] = {}
-        """Of the last round that was answered, by the digest of their request."""
+        """Shares of the last round that was answered, by the digest of their request."""
 
     @property
     def material(self) -> KeyMaterial | None:
@@ -316,7 +316,7 @@ class KeyHolder:
         return "" if allowed else "another vector was signed for this body, or none"
 
     def _store(self, request: str, share: StoredShare, *noted: StoreOp) -> Iterator[Command]:
-        """Of an earlier round nothing is asked again: its shares go when the first one of a new round comes."""
+        """Drop the shares of earlier rounds: nothing of them is asked again."""
         number = (share.term, share.round_no)
         over = any((each.term, each.round_no) != number for each in self._shares.values())
         if over:

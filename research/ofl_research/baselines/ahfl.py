@@ -25,7 +25,7 @@ class AhflOptions(HierarchyOptions, frozen=True):
     """As of RFL-HA, and the noise."""
 
     deviation: float = 0.01
-    """Of the noise on one weight, relative to the root mean square of its layer's."""
+    """Size of the noise on one weight, relative to the root mean square of its layer's."""
     layers: tuple[int, ...] = ()
     """Parameters of each layer in their order; none: the model is one layer."""
     merges_per_member: int = 1

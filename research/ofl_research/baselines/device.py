@@ -34,7 +34,7 @@ class Worker:
     """Local steps between two letters (the paper's T_lt)."""
     step_s: float = 0.0
     noise_multiplier: float = 0.0
-    """Of record-level DP-SGD."""
+    """Noise multiplier of record-level DP-SGD."""
 
 
 class Packing(Protocol):

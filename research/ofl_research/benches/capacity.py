@@ -35,7 +35,7 @@ class BrokerCost:
     message_us: float
     """Processor time of a message however small: a."""
     kib_us: float
-    """And of each KiB of it: b."""
+    """Cost of each KiB of it: b."""
     connection_kib: float
     connect_ms: float
 

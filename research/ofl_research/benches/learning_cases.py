@@ -55,7 +55,7 @@ class Scale:
     rounds_slow: int = 20
     rounds_private: int = 8
     seeds: tuple[int, ...] = (1, 2)
-    """Of the comparisons that were promised; the others have the first of them."""
+    """Seeds of the comparisons that were promised; the others have the first of them."""
     slow: int = 4
     slowness: float = 10.0
     malicious: int = 3
@@ -84,7 +84,7 @@ class Case:
     attack: str = "none"
     slow: bool = False
     private: bool = False
-    """Of the comparison with and without privacy: more data."""
+    """Whether it belongs to the comparison with and without privacy, which has more data."""
     widths: tuple[int, ...] | None = None
     """Hidden layers; None as the scale says."""
 

@@ -28,7 +28,7 @@ VALIDATION = 5_000
 MIN_SAMPLES = 20
 MNIST = "mnist"
 TITLES = {MNIST: "MNIST", "fashion-mnist": "Fashion-MNIST"}
-"""Of the published data sets in this format."""
+"""Names of the published data sets in this format."""
 _DIGITS_SIDE = 8
 
 

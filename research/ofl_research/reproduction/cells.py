@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 STORED_PREFIX, WORK_PREFIX = "agents.reproduce.work.", "ofl_research.reproduction.work."
 FORMAT = 1
-"""Of a result; raise it when results of before must not be used any more."""
+"""Version of a result; raise it when results of before must not be used any more."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Of everything that determines the result."""
+        """Return the digest of everything that determines the result."""
         content = {"format": FORMAT, **msgspec.to_builtins(self)}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
@@ -62,7 +62,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     commit: str
     cpu_s: float = 0.0
-    """Of the worker's processor; less than `wall_s` on a busy machine."""
+    """Seconds of the worker's processor; less than `wall_s` on a busy machine."""
     versions: dict[str, str] = {}
     finished_at: str = ""
     """UTC, ISO 8601."""

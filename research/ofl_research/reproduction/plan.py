@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     device_types: str = "ABCD"
     """Dealt in this order, again and again."""
     options: dict[str, Any] = {}
-    """Of the system. OFL: sections of its settings; baselines: the fields of their `Options`."""
+    """Options of the system. OFL: sections of its settings; baselines: the fields of their `Options`."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.steps < 1 or self.eval_every < 1:
@@ -97,7 +97,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """and what it sends while it leads a cluster;"""
     bytes_down_per_device: float
     device_accuracies: dict[str, float]
-    """Of the devices' own models on the judge's samples; empty unless asked for."""
+    """Accuracies of the devices' own models on the judge's samples; empty unless asked for."""
     leader_terms_by_type: dict[str, int]
     operations: Operations
     parameters: int

@@ -42,7 +42,7 @@ class Dealing(msgspec.Struct, frozen=True, kw_only=True):
     hidden: int | None = None
     """Units of the dense layer; None as in the paper."""
     graph_split: GraphSplit = GraphSplit()
-    """Of graphs only."""
+    """Applies to graphs only."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):

@@ -182,7 +182,7 @@ def _maker(system: System, worker: Worker, rng: np.random.Generator) -> Callable
 
 
 def _noise(plan: Plan, workload: Workload) -> float:
-    """Of record-level DP-SGD, the least with which the budget lasts."""
+    """Return the noise multiplier of record-level DP-SGD, the least with which the budget lasts."""
     if plan.privacy == "off":
         return 0.0
     if plan.privacy == "paper":

@@ -63,7 +63,7 @@ class Target:
     """Whether the bound itself does not do."""
     unit: str = ""
     detail: str = ""
-    """Of the value, in brackets after it."""
+    """Detail of the value, in brackets after it."""
 
     @property
     def met(self) -> bool | None:

@@ -80,11 +80,11 @@ class Watch:
             self.progress(min(1.0, self.completed / self.rounds), accuracy)
 
     def mean_bytes_up(self) -> float:
-        """Of the devices, so far."""
+        """Return the mean over the devices, so far."""
         return float(np.mean([self._up(name) for name in self.names]))
 
     def mean_bytes_down(self) -> float:
-        """Of the devices, so far."""
+        """Return the mean over the devices, so far."""
         world = self.running
         return float(np.mean([world.broker.session(name).traffic.down for name in self.names]))
 

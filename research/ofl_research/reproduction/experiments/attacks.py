@@ -34,7 +34,7 @@ Rows: TypeAlias = Sequence[tuple[str, int, str, Spreads]]
 
 
 def forms(options: Options) -> tuple[str, ...]:
-    """Of the s-factor."""
+    """Form of the s-factor."""
     return QUICK_FORMS if options.quick else tuple(FORMS)
 
 

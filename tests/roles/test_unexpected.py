@@ -22,7 +22,7 @@ def machines() -> dict[Role, Machine]:
         Role.LEADER: agent.leader,
         Role.KEYS: KeyHolder(A, 2.0),
         Role.COORDINATOR: coordinator_machine(),
-        Role.DECRYPTOR: DecryptorMachine(ProtectionRules(server_dec="decryptor")),
+        Role.DECRYPTOR: DecryptorMachine(ProtectionRules(server_dec="decryptor", params="main")),
     }
 
 

@@ -57,6 +57,10 @@ class Store(Protocol):
         ...
 
 
+_BEYOND = "\U0010ffff"
+"""Follows every name: no table begins with it."""
+
+
 class SqliteStore:
     """A store in one sqlite file (write-ahead log, every transaction synced to disk before `apply` returns).
 
@@ -108,14 +112,15 @@ class SqliteStore:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    def load(self) -> Stored:
-        """Return everything stored; StoreError if a value is not what was written."""
+    def load(self, prefix: str = "") -> Stored:
+        """Return what is stored in tables whose names begin with `prefix`; StoreError if a value was changed."""
         with self._lock:
             connection = self._open_connection()
             stored: dict[str, dict[Key, bytes]] = {}
             try:
                 for table, key, value, crc in connection.execute(
-                    "SELECT tbl, key, value, crc FROM item ORDER BY tbl, key"
+                    "SELECT tbl, key, value, crc FROM item WHERE tbl >= ? AND tbl < ? ORDER BY tbl, key",
+                    (prefix, prefix + _BEYOND),
                 ):
                     if crc != _checksum(table, key, value):
                         raise _damaged(self.path, f"wrong checksum of key {key!r} in table {table!r}")

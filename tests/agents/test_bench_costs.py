@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ofl_agents.cli import main
-from ofl_research.benches import costs
+from ofl_research.benches import costs, exchange
 
 
 def test_a_training_costs_no_more_than_it_did(tmp_path: Path) -> None:
@@ -17,6 +17,15 @@ def test_a_training_costs_no_more_than_it_did(tmp_path: Path) -> None:
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures.keys() == json.loads(costs.BOUNDS.read_text()).keys()
     assert all(value > 0 for value in figures.values())
+
+
+def test_the_bench_of_exchanges_measures_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "PARAMETERS", 20_000)
+    monkeypatch.setattr(exchange, "RUNS", 1)
+    figures = exchange.run()
+    assert all(value > 0 for value in figures.values())
+    assert 1.0 < figures["pull_bytes_per_param"] < 1.1
+    assert 1.0 < figures["stored_bytes_per_param"] < 1.4
 
 
 def test_what_grew_by_more_than_a_quarter_is_named() -> None:

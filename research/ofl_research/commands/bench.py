@@ -21,6 +21,7 @@ BENCHES = {
     "opportunity": "ofl_research.benches.opportunity",
     "crypto": "ofl_research.benches.crypto",
     "detection": "ofl_research.benches.detection",
+    "exchange": "ofl_research.benches.exchange",
     "fleet": "ofl_research.benches.fleet",
     "learning": "ofl_research.benches.learning",
     "training": "ofl_research.benches.training",

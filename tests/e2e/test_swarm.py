@@ -9,16 +9,37 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import _open_amqtt
-from tests.e2e.processes import QUICK, OflProcess, until
+from tests.e2e.processes import OflProcess, until
 
 AGENTS = 6
+QUICK = """
+[federation]
+id = "swarm"
+app = "digits"
+[mqtt]
+port = {port}
+[training]
+pause_s = 0.05
+[privacy]
+mode = "off"
+[upload]
+resend_s = 1.0
+[round]
+count = 2
+interval_s = 0.3
+deadline_s = 20.0
+[fleet]
+min_devices = 6
+gather_s = 0.2
+clusters = 2
+"""
 
 
 async def rounds_of(folder: Path, open_broker: Any) -> tuple[str, dict[str, Any]]:
     """Run two rounds; returns the coordinator's last words and the swarm's tally."""
     async with open_broker() as port:
         config = folder / "ofl.toml"
-        config.write_text(QUICK.format(port=port, rounds=2, protection="threshold", server_dec="coordinator"))
+        config.write_text(QUICK.format(port=port))
         common = ["--config", str(config), "--state", str(folder / "state")]
         many = ["--agents", str(AGENTS), "--processes", "2", "--broker", f"mqtt://127.0.0.1:{port}"]
         swarm = OflProcess(["--log-level", "info", "swarm", *many, *common], folder / "swarm.log")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ofl_agents.cli import add_settings_options, environment, overrides_of
 from ofl_iot import __version__
+from ofl_iot.apps.builtin import SUGGESTED
 from ofl_iot.errors import ConfigError, StoreError
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.jobs.toolbox import Pace, Toolbox
@@ -34,7 +35,7 @@ from ofl_iot.runtime.live import Equipment, LiveParty
 from ofl_iot.runtime.logs import set_format
 from ofl_iot.runtime.model_watch import Deliver, ModelWatch
 from ofl_iot.runtime.settings import Settings
-from ofl_iot.runtime.settings_file import load_settings
+from ofl_iot.runtime.settings_file import Loaded, load_settings
 from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.runtime.telemetry import TelemetrySource
 from ofl_iot.runtime.watchdog import Notifier, Service
@@ -58,9 +59,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_settings_options(parser)
 
 
+def load_for_app(files: list[Path], given: dict[str, str]) -> Loaded[Settings]:
+    """Load settings; what nobody set is as the app that they name suggests."""
+    loaded = load_settings(Settings, files, environment(), given)
+    suggested = SUGGESTED.get(loaded.settings.federation.app, {})
+    missing = {key: value for key, value in suggested.items() if loaded.origin[key] == "default"}
+    if not missing:
+        return loaded
+    return Loaded(load_settings(Settings, files, environment(), {**given, **missing}).settings, loaded.origin)
+
+
 def settings_of(options: argparse.Namespace) -> Settings:
     """Return the effective settings of a program; from here on it logs as they say."""
-    settings = load_settings(Settings, options.config, environment(), overrides_of(options)).settings
+    settings = load_for_app(options.config, overrides_of(options)).settings
     set_format(settings.log.format)
     return settings
 

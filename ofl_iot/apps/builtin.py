@@ -14,6 +14,13 @@ from ofl_iot.workloads.base import Workload
 DEFAULT = "machines"
 DATA_SETS = ("digits", "mnist", "fashion-mnist", "svhn", "cora", "citeseer", "pubmed")
 BUILT_IN = (DEFAULT, *DATA_SETS)
+_IMAGES = {"training.steps": "20", "training.learning_rate": "0.03", "training.momentum": "0.9"}
+_GRAPHS = {"training.learning_rate": "0.05", "training.momentum": "0.9"}
+SUGGESTED: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("mnist", "fashion-mnist", "svhn"), _IMAGES),
+    **dict.fromkeys(("cora", "citeseer", "pubmed"), _GRAPHS),
+}
+"""Settings that suit an app where the operator gives none."""
 MIN_RECORDS = 4
 """A device that is dealt a data set gets at least so many records of it."""
 

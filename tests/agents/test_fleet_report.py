@@ -63,3 +63,10 @@ def test_few_records_bear_few_private_steps_and_the_budget_lasts_for_the_run() -
 @pytest.mark.parametrize(("churn", "present"), [((), 10), (("--churn",), 7)])
 def test_a_churning_fleet_does_not_wait_for_everyone(churn: tuple[str, ...], present: int) -> None:
     assert settings("--devices", "10", *churn).fleet.min_devices == present
+
+
+def test_an_app_suggests_settings_that_nobody_set() -> None:
+    images = settings("--app", "mnist")
+    assert (images.training.learning_rate, images.training.momentum) == (0.03, 0.9)
+    assert settings("--app", "mnist", "--set", "training.learning_rate=0.2").training.learning_rate == 0.2
+    assert settings().training.learning_rate == settings("--app", "digits").training.learning_rate

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from ofl_agents.app import open_app
-from ofl_agents.cli import add_app_options, add_settings_options, check_writable, environment, overrides_of
+from ofl_agents.cli import add_app_options, add_settings_options, check_writable, overrides_of
+from ofl_agents.program import load_for_app
 from ofl_agents.sim.display import Display, print_summary
 from ofl_agents.sim.simulation import Simulation, work_folder
 from ofl_agents.sim.summary import Progress, Summary, check, write_results
@@ -19,7 +20,7 @@ from ofl_iot.apps.opening import Fleet
 from ofl_iot.errors import ConfigError
 from ofl_iot.runtime.logs import set_format
 from ofl_iot.runtime.settings import Settings
-from ofl_iot.runtime.settings_file import Loaded, load_settings
+from ofl_iot.runtime.settings_file import Loaded
 
 DEMO = {
     "round.interval_s": "1.5",
@@ -69,12 +70,12 @@ def settings_for(options: argparse.Namespace) -> Loaded[Settings]:
     for name in ("devices", "rounds", "seed"):
         if getattr(options, name) is not None:
             given[f"simulation.{name}"] = str(getattr(options, name))
-    loaded = load_settings(Settings, options.config, environment(), given)
+    loaded = load_for_app(options.config, given)
     if options.churn and options.runtime != "virtual":
         raise ConfigError("--churn kills processes at chosen moments of virtual time: add --runtime virtual")
     impatient = {**DEMO, **CHURN} if options.churn else DEMO
     demo = {key: value for key, value in impatient.items() if loaded.origin[key] == "default"}
-    settings = load_settings(Settings, options.config, environment(), {**given, **demo}).settings
+    settings = load_for_app(options.config, {**given, **demo}).settings
     simulation = settings.simulation
     if simulation.devices < 2:
         raise ConfigError(f"--devices {simulation.devices}: a federation needs at least 2")

@@ -204,6 +204,15 @@ class EncryptedWorld(TallyWorld):
         return self.coordinator.counter.opened if self.coordinator else 0
 
 
+EXPECTED = ("sealed key deal", "part of a vector that was signed before")
+"""A leader killed while a key was made began anew; a leader was away for which others had signed together."""
+
+
+def unexpected(fleet: EncryptedWorld) -> list[str]:
+    """Failed jobs that the faults do not explain."""
+    return [reason for reason in fleet.failures if not any(known in reason for known in EXPECTED)]
+
+
 def bound(rounds: int, leaders: int) -> float:
     """The decrypted mean errs by at most the bound in each round, and the tally is the mean times the leaders."""
     return rounds * leaders * error_bound(parameter_set("main"), leaders, leaders)

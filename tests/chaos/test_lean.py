@@ -27,7 +27,7 @@ from ofl_iot.roles.reports import (
     RoundClosed,
 )
 from ofl_iot.runtime.virtual_broker import Faults
-from tests.chaos.encrypted import PROTECTION, RARELY, ROUGH, STEP, CryptoToolbox, EncryptedWorld, quiet
+from tests.chaos.encrypted import PROTECTION, RARELY, ROUGH, STEP, CryptoToolbox, EncryptedWorld, quiet, unexpected
 from tests.chaos.tally import TallyToolbox
 
 LEAN = msgspec.structs.replace(PROTECTION, params="lean")
@@ -43,15 +43,6 @@ def check(fleet: EncryptedWorld, leaders: int) -> None:
     assert fleet.books() < lean_bound(fleet.completed(), leaders), "the model is not the sum of what is settled"
     assert lean_bound(fleet.completed(), leaders) < STEP, "the bound must tell a lost chunk"
     assert fleet.coordinator.doubled_chunks == 0
-
-
-EXPECTED = ("sealed key deal", "part of a vector that was signed before")
-"""A leader killed while a key was made began anew; a leader was away for which others had signed together."""
-
-
-def unexpected(fleet: EncryptedWorld) -> list[str]:
-    """Failed jobs that the faults do not explain."""
-    return [reason for reason in fleet.failures if not any(known in reason for known in EXPECTED)]
 
 
 @pytest.mark.parametrize("block", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])

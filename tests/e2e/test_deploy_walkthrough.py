@@ -17,6 +17,8 @@ from tests.e2e.processes import OFL
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
 ROUNDS = 4
+GUESSING = 0.2
+"""Above what a model reaches that names one of the six states of a machine at random."""
 DEADLINE_S = 240.0
 """Only reached when something is wrong; a busy machine may need much of it."""
 
@@ -67,7 +69,7 @@ def test_the_walkthrough_ends_with_the_accuracy_and_nothing_secret_in_the_logs(t
     said = run("\n".join(blocks()), tmp_path)
     result = re.search(rf"rounds={ROUNDS} accuracy=(0\.\d+) .*doubled_chunks=0", said)
     assert result, said
-    assert float(result[1]) > 0.5
+    assert float(result[1]) > GUESSING
     assert re.search(r"truck-4 +revoked: stolen", said)
     assert len(re.findall(r"^enrolled ", said, re.MULTILINE)) == 6
 

@@ -29,7 +29,7 @@ PROMISED = {
     "coordinator_restarts",
     "service_by_type",
 }
-FILES = {"summary.json", "settings.json", "accuracy.csv", "service.csv", "reclusterings.csv", "fleet.svg"}
+FILES = {"summary.json", "settings.json", "metrics.csv", "service.csv", "reclusterings.csv", "fleet.svg"}
 
 TINY = ["--runtime", "virtual", "--devices", "4", "--rounds", "1"]
 
@@ -54,7 +54,7 @@ def test_it_runs_a_federation_and_writes_what_came_of_it(runtime: str, tmp_path:
     assert {file.name for file in results.iterdir()} == FILES
     assert json.loads((results / "summary.json").read_text()) == summary
     assert json.loads((results / "settings.json").read_text())["simulation"]["devices"] == 6
-    assert len((results / "accuracy.csv").read_text().splitlines()) == 4
+    assert len((results / "metrics.csv").read_text().splitlines()) == 4
     assert f"results: ofl-results/{results.name}" in done.stdout
     assert done.stdout.count("device-0") >= 6
 
@@ -87,7 +87,7 @@ def test_it_runs_encrypted_and_private_without_being_told(tmp_path: Path) -> Non
     ("arguments", "code", "says"),
     [
         (["--devices", "1"], 2, "a federation needs at least 2"),
-        (["--devices", "3000", "--runtime", "virtual"], 2, "too few for 3000 devices"),
+        (["--app", "digits", "--devices", "3000", "--runtime", "virtual"], 2, "too few for 3000 devices"),
         (["--set", "round.deadlin_s=3"], 2, "did you mean 'round.deadline_s'"),
         ([*TINY, "--set", "training.learning_rate=1e-9"], 1, "no better than guessing"),
         (["--out", "/dev/null/x"], 2, "choose one with --out"),

@@ -24,11 +24,11 @@ class Layout:
     """What a data folder holds for a simulation."""
 
     rest: str
-    """All there is to deal,"""
+    """Path of all records that are to be dealt."""
     parts: tuple[str, ...] = ()
-    """or a part for each device,"""
+    """Paths of the devices' own records; empty if records are dealt."""
     held_out: str = ""
-    """and what only the coordinator sees."""
+    """Path of the coordinator's records; empty if there are none."""
 
 
 def layout_of(where: str, devices: int) -> Layout:

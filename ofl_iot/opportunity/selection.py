@@ -132,9 +132,9 @@ class _Coins:
     """A coin for each level."""
 
     scaled: _PerLevel
-    """Chances in 256ths,"""
+    """Chances in 256ths."""
     pairs: npt.NDArray[np.uint16]
-    """and the whole ones of them for every two levels side by side: half as many look-ups."""
+    """Whole 256ths for every two neighbouring levels, so that one look-up serves both."""
 
     @staticmethod
     def of(chances: _PerLevel) -> _Coins:

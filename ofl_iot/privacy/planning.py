@@ -114,9 +114,9 @@ class Pace:
     """Steps of the whole plan."""
     lifetime: Lifetime
     opened_at: float
-    """When the budget was opened, in seconds since 1970,"""
+    """When the budget was opened, in seconds since 1970."""
     opened_round: int = 0
-    """and the model version of that time."""
+    """Model version at which the budget was opened."""
     each: int = 1
     """Steps of one training."""
 

@@ -212,9 +212,9 @@ class Observation(msgspec.Struct, frozen=True, array_like=True):
 
     device: Id
     trainings: Count
-    """Intervals between the first chunks of one update and the next,"""
+    """Number of intervals between the first chunks of one update and of the next."""
     training_s: Seconds
-    """and their median: a training with all that goes with it."""
+    """Median of these intervals: a training with all that goes with it."""
     size_bytes: Count = 0
     """Chunks that followed others of the same update,"""
     arrival_s: Seconds = 0.0

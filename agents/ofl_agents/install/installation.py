@@ -150,7 +150,7 @@ class Installation:
         return Loaded(named, {**self.given.origin, "mqtt.identity": "installation"})
 
     def _identity_text(self) -> str | None:
-        """Nothing, unless the unit's credentials are not wanted."""
+        """Return the drop-in that clears `LoadCredential=`; None if the unit uses an identity."""
         if self.identity:
             return None
         return "# Installed with --without-identity\n[Service]\nLoadCredential=\nSetCredential=\n"

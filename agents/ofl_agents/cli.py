@@ -20,6 +20,7 @@ COMMANDS = {
     "broker": ("ofl_agents.commands.broker", "run the embedded MQTT broker (for demos and tests)"),
     "coordinator": ("ofl_agents.commands.coordinator", "run the coordinator of a federation"),
     "agent": ("ofl_agents.commands.agent", "run the agent of one device"),
+    "chaos": ("ofl_agents.commands.chaos", "break a federation on purpose; count what is lost or doubled"),
     "swarm": ("ofl_agents.commands.swarm", "run many agents over one broker, to see what it bears"),
     "decryptor": ("ofl_agents.commands.decryptor", "decrypt with the leaders in the coordinator's place"),
     "ca": ("ofl_agents.commands.ca", "make the federation's certificate authority, or show it"),

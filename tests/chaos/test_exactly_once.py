@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from ofl_iot.roles.reports import Clustered, LeaderReplaced
 from ofl_iot.runtime.virtual_broker import Faults
-from tests.chaos.tally import TallyWorld
+from tests.chaos.tally import DEFAULTS, TallyWorld
 
 ROUGH = Faults(
     latency_s=(0.005, 0.3),
@@ -35,6 +36,19 @@ def check_books(fleet: TallyWorld) -> None:
 def test_no_acknowledged_chunk_is_lost_and_none_is_merged_twice(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
         fleet = TallyWorld(devices=5, seed=seed, faults=ROUGH)
+        fleet.world.run(lambda: False, limit_s=50.0)
+        assert fleet.settle(limit_s=300.0), f"seed {seed} does not come to rest"
+        check_books(fleet)
+        assert sum(len(fleet.released(name)) for name in fleet.names) > 10, f"seed {seed} did not work"
+        assert fleet.coordinator is not None
+        assert fleet.coordinator.doubled_chunks == 0
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_nothing_is_lost_or_doubled_where_training_starts_from_the_synced_model(block: int) -> None:
+    for seed in range(block * 4, block * 4 + 4):
+        training = msgspec.structs.replace(DEFAULTS.training, start="synced")
+        fleet = TallyWorld(devices=5, seed=seed, faults=ROUGH, training=training)
         fleet.world.run(lambda: False, limit_s=50.0)
         assert fleet.settle(limit_s=300.0), f"seed {seed} does not come to rest"
         check_books(fleet)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ofl_broker.policy import Action, Party, granted
+from ofl_broker.policy import Action, Party, denied_to, granted
 from ofl_broker.profile import Profile, TlsFiles, checked_host, checked_path, checked_port
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR, FederationId
 from ofl_iot.protocol.topics import Topics
 
 CONFIG, ACL, DATA = "mosquitto.conf", "mosquitto.acl", "data"
+FEDERATIONS = "federations"
+"""Folder of a shared broker with a listener and an access policy for each federation."""
 TLS_PORT = 8883
 MAX_PACKET_BYTES = 2**20 + 4096
 """The largest message and its topic."""
@@ -19,6 +22,15 @@ MAX_QUEUED_BYTES = 32 * 2**20
 MEMORY_LIMIT_BYTES = 512 * 2**20
 _USER = "%u"
 """mosquitto's placeholder for the user name in patterns."""
+_OWN_IDS = """\
+# The certificate's common name is the user name and the client id: nobody takes over another's session.
+use_username_as_clientid true
+"""
+_SHARED_IDS = """\
+# Two federations may have parties of one name, so client ids are the parties' own: federation, name and, for enrolled
+# ones, a secret made from their key, so that nobody else can tell it and take over the session.
+use_username_as_clientid false
+"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,8 @@ class MosquittoProfile:
     autosave_s: int = 60
     session_days: int = 14
     """How long an absent party's session is kept."""
+    shared: bool = False
+    """Whether the broker serves several federations, each by a listener of its own."""
 
     def __post_init__(self) -> None:
         for name in ("max_packet_bytes", "max_queued_bytes", "memory_limit_bytes", "autosave_s", "session_days"):
@@ -61,11 +75,26 @@ class MosquittoProfile:
 def mosquitto_profile(wanted: MosquittoProfile, folder: Path) -> Profile:
     """The files of a broker that lives in `folder`."""
     folder = checked_path(folder)
-    return Profile(
-        files={CONFIG: _config(wanted, folder), ACL: acl_text(wanted.federation)},
-        folders=(DATA,),
-        next_steps=_next_steps(wanted, folder),
-    )
+    acl = acl_text(wanted.federation)
+    if not wanted.shared:
+        whole = f"{_broker_text(wanted, folder)}{_listener_text(wanted, folder / ACL)}"
+        return Profile({CONFIG: whole, ACL: acl}, (DATA,), _next_steps(wanted, folder))
+    _check_listeners(wanted, folder / FEDERATIONS)
+    own = f"{FEDERATIONS}/{wanted.federation}"
+    files = {
+        CONFIG: f"{_broker_text(wanted, folder)}include_dir {folder / FEDERATIONS}\n",
+        f"{own}.acl": acl,
+        f"{own}.conf": _listener_text(wanted, folder / f"{own}.acl"),
+    }
+    return Profile(files, (DATA, FEDERATIONS), _next_steps(wanted, folder))
+
+
+def _check_listeners(wanted: MosquittoProfile, folder: Path) -> None:
+    """Refuse a port that another federation of the same broker has."""
+    others = [file for file in sorted(folder.glob("*.conf")) if file.stem != wanted.federation]
+    for other in others:
+        if re.search(rf"^listener {wanted.port} ", other.read_text(), re.MULTILINE):
+            raise ConfigError(f"port {wanted.port} belongs to federation {other.stem} at this broker: choose --port")
 
 
 def acl_text(federation: FederationId) -> str:
@@ -79,20 +108,19 @@ def acl_text(federation: FederationId) -> str:
     for party in Party:
         word, me = ("pattern", _USER) if party is Party.MEMBER else ("topic", party.value)
         lines += ["", *([f"user {me}"] if word == "topic" else [])]
+        lines += [f"topic deny {each}" for each in denied_to(topics, me)] if word == "topic" else []
         lines += [f"{word} {action.value} {each}" for action in Action for each in granted(topics, party, action, me)]
     return "\n".join(lines) + "\n"
 
 
-def _config(wanted: MosquittoProfile, folder: Path) -> str:
-    tls = wanted.tls
-    crl = f"crlfile {checked_path(tls.crl)}\n" if tls.crl is not None else ""
+def _broker_text(wanted: MosquittoProfile, folder: Path) -> str:
+    """What holds for the whole broker."""
+    of = "several federations" if wanted.shared else f"federation {wanted.federation}"
+    apart = "# Certificates and access rules are each listener's own.\nper_listener_settings true\n"
     return f"""\
-# Broker of federation {wanted.federation}, generated: do not edit, write the profile again instead.
+# Broker of {of}, generated: do not edit, write the profile again instead.
 user {wanted.user}
-allow_anonymous false
-# mosquitto 2.0 and 2.1 read this; 2.1 calls it deprecated in favour of its acl-file plugin, which reads the same file.
-acl_file {folder / ACL}
-
+{apart if wanted.shared else ""}
 # Sessions and retained messages survive a restart. A kill -9 loses what came since the last save; the federation sends
 # that again.
 persistence true
@@ -116,24 +144,35 @@ log_type warning
 log_type notice
 connection_messages true
 
+"""
+
+
+def _listener_text(wanted: MosquittoProfile, acl: Path) -> str:
+    """How the parties of the federation come in, and what they may do."""
+    tls = wanted.tls
+    crl = f"crlfile {checked_path(tls.crl)}\n" if tls.crl is not None else ""
+    session = _SHARED_IDS if wanted.shared else _OWN_IDS
+    return f"""\
 listener {checked_port(wanted.port)} {checked_host(wanted.host)}
+allow_anonymous false
+# mosquitto 2.0 and 2.1 read this; 2.1 calls it deprecated in favour of its acl-file plugin, which reads the same file.
+acl_file {acl}
 max_connections {wanted.max_connections}
 cafile {checked_path(tls.ca)}
 certfile {checked_path(tls.cert)}
 keyfile {checked_path(tls.key)}
 {crl}tls_version tlsv1.3
 require_certificate true
-# The certificate's common name is the user name and the client id: nobody takes over another's session.
 use_identity_as_username true
-use_username_as_clientid true
-"""
+{session}"""
 
 
 def _next_steps(wanted: MosquittoProfile, folder: Path) -> tuple[str, ...]:
     steps = [f"put {file} there" for file in wanted.tls.missing()]
     steps.append(f"let the broker read and write: chown -R {wanted.user}: {folder} (and let it read {wanted.tls.key})")
     steps.append("allow it more open files than there are devices: ulimit -n, or LimitNOFILE in its systemd unit")
-    steps.append(f"start it: mosquitto -c {folder / CONFIG}")
+    again = " (again, if it runs: a listener is opened at the start only)" if wanted.shared else ""
+    steps.append(f"start it{again}: mosquitto -c {folder / CONFIG}")
     if wanted.tls.crl is not None:
         steps.append("after each revocation renew the CRL file and send SIGHUP")
     steps.append(

@@ -109,9 +109,11 @@ def access_text(federation: FederationId, devices: Sequence[DeviceId]) -> str:
 
 def _user(topics: Topics, name: DeviceId) -> str:
     publish, subscribe = (_subjects(granted_to(topics, name, action)) for action in Action)
+    # To NATS an empty list allows everything.
+    publishing = json.dumps(publish) if publish else '{ deny: ">" }'
     return (
         f'    {{ user: "CN={name}", allowed_connection_types: ["MQTT"], permissions: {{\n'
-        f"      publish: {json.dumps(publish)}\n"
+        f"      publish: {publishing}\n"
         f"      subscribe: {json.dumps([*subscribe, _DELIVERIES])} }} }}"
     )
 

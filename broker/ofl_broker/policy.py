@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import COORDINATOR, DECRYPTOR, is_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, OBSERVER, is_id
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 
 
@@ -26,10 +26,14 @@ class Party(enum.Enum):
     """
     COORDINATOR = COORDINATOR
     DECRYPTOR = DECRYPTOR
+    OBSERVER = OBSERVER
+    """Reads what the fleet says of itself and publishes nothing; it is no member."""
 
     @classmethod
     def of(cls, name: str) -> frozenset[Party]:
         """What the bearer of a user name is; nothing if it is no id."""
+        if name == OBSERVER:
+            return frozenset({cls.OBSERVER})
         return frozenset(party for party in cls if party.value in ("", name)) if is_id(name) else frozenset()
 
 
@@ -57,9 +61,10 @@ class Rule:
 _MEMBER = frozenset({Party.MEMBER})
 _COORDINATOR = frozenset({Party.COORDINATOR})
 _SERVERS = frozenset({Party.COORDINATOR, Party.DECRYPTOR})
+_OBSERVER = frozenset({Party.OBSERVER})
 
 POLICY: Mapping[Kind, Rule] = {
-    Kind.STATUS: Rule(_MEMBER, _COORDINATOR),
+    Kind.STATUS: Rule(_MEMBER, _COORDINATOR | _OBSERVER),
     Kind.TELEMETRY: Rule(_MEMBER, _COORDINATOR),
     Kind.ECHO: Rule(_MEMBER, _MEMBER, to_itself=True),
     Kind.ASSIGNMENT: Rule(_COORDINATOR, _MEMBER),
@@ -67,7 +72,7 @@ POLICY: Mapping[Kind, Rule] = {
     Kind.BLOCKS: Rule(_MEMBER, _MEMBER),
     Kind.UPDATE: Rule(_MEMBER, _MEMBER),
     Kind.PULL: Rule(_MEMBER, _MEMBER),
-    Kind.ROUND_OPEN: Rule(_COORDINATOR, _MEMBER),
+    Kind.ROUND_OPEN: Rule(_COORDINATOR, _MEMBER | _OBSERVER),
     Kind.CONTRIBUTION: Rule(_MEMBER, _COORDINATOR),
     Kind.DECRYPT: Rule(_COORDINATOR, _MEMBER),
     Kind.SHARE: Rule(_MEMBER, _SERVERS),
@@ -75,7 +80,11 @@ POLICY: Mapping[Kind, Rule] = {
     Kind.SERVERDEC: Rule(_SERVERS, _MEMBER),
     Kind.MANIFEST: Rule(_COORDINATOR, _MEMBER),
     Kind.GLOBAL_PART: Rule(_COORDINATOR, _MEMBER),
-    Kind.CARD: Rule(_COORDINATOR, _MEMBER),
+    Kind.CARD: Rule(_COORDINATOR, _MEMBER | _OBSERVER),
+    Kind.VITALS: Rule(_MEMBER, _OBSERVER),
+    Kind.REFUSAL: Rule(_MEMBER, _MEMBER | _OBSERVER),
+    Kind.CLUSTER_NOTE: Rule(_COORDINATOR, _OBSERVER),
+    Kind.ROUND_NOTE: Rule(_COORDINATOR, _OBSERVER),
     Kind.BOOKS: Rule(_COORDINATOR, _COORDINATOR),
 }
 """Every kind must be here. What names no receiver (an opened round, the global model) every member reads."""
@@ -83,13 +92,23 @@ POLICY: Mapping[Kind, Rule] = {
 
 def granted(topics: Topics, party: Party, action: Action, me: str) -> list[str]:
     """The patterns a party called `me` may publish or subscribe to; `me` may be a broker's own placeholder."""
-    return [_bound(topics, kind, action, me) for kind, rule in POLICY.items() if party in rule.parties(action)]
+    return [_bound(topics, kind, action, me, party) for kind, rule in POLICY.items() if party in rule.parties(action)]
 
 
 def granted_to(topics: Topics, name: str, action: Action) -> list[str]:
     """All patterns the bearer of a name may publish or subscribe to."""
     parties = Party.of(name)
     return [pattern for party in Party if party in parties for pattern in granted(topics, party, action, name)]
+
+
+def denied_to(topics: Topics, name: str) -> list[str]:
+    """Patterns that rules for every member would give to the bearer of a name that is no member.
+
+    For brokers whose rules for members match any user name: these come before them.
+    """
+    allowed = {*granted_to(topics, name, Action.PUBLISH), *granted_to(topics, name, Action.SUBSCRIBE)}
+    wide = [each for action in Action for each in granted(topics, Party.MEMBER, action, name)]
+    return [] if Party.MEMBER in Party.of(name) else [each for each in dict.fromkeys(wide) if each not in allowed]
 
 
 def may_publish(topics: Topics, name: str, topic: str) -> bool:
@@ -105,7 +124,8 @@ def may_receive(topics: Topics, name: str, topic: str) -> bool:
     parsed = _parsed(topics, topic)
     if parsed is None or not (rule := POLICY[parsed.kind]).subscribe & Party.of(name):
         return False
-    return (parsed.sender if rule.to_itself else parsed.receiver) in (None, name)
+    receiver = None if name == OBSERVER else parsed.receiver
+    return (parsed.sender if rule.to_itself else receiver) in (None, name)
 
 
 def may_subscribe(topics: Topics, name: str, pattern: str) -> bool:
@@ -120,9 +140,11 @@ def _parsed(topics: Topics, topic: str) -> Topic | None:
         return None
 
 
-def _bound(topics: Topics, kind: Kind, action: Action, me: str) -> str:
+def _bound(topics: Topics, kind: Kind, action: Action, me: str, party: Party) -> str:
     if action == Action.PUBLISH or POLICY[kind].to_itself:
         return topics.pattern(kind, sender=me)
+    if party is Party.OBSERVER:
+        return topics.pattern(kind)
     return topics.pattern(kind, receiver=me)
 
 

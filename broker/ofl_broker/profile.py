@@ -34,8 +34,8 @@ class Profile:
 
 
 def write_profile(profile: Profile, folder: Path, *, force: bool) -> None:
-    """Write the files, readable by their owner and group; a file that is there already needs `force`."""
-    there = [name for name in profile.files if (folder / name).exists()]
+    """Write the files, readable by their owner and group; one that is there with another text needs `force`."""
+    there = [name for name, text in profile.files.items() if _differs(folder / name, text)]
     if there and not force:
         raise ConfigError(
             f"{folder} has {', '.join(there)} already: choose another folder with --out, or overwrite with --force"
@@ -48,6 +48,15 @@ def write_profile(profile: Profile, folder: Path, *, force: bool) -> None:
             _write(folder / name, text)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder} ({error.strerror}): choose another folder with --out") from error
+
+
+def _differs(file: Path, text: str) -> bool:
+    try:
+        return file.read_text() != text
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, UnicodeDecodeError):
+        return True
 
 
 def _write(file: Path, text: str) -> None:

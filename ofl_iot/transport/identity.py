@@ -9,6 +9,7 @@ crl.pem           the authority's revocation list, where it was fetched
 
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
 import time
@@ -92,6 +93,10 @@ class IdentityFolder:
         if not isinstance(key, EllipticCurvePrivateKey):
             raise ConfigError(f"identity {self.path}: {KEY} holds no ECDSA key; {_ENROL} in a new folder")
         return key
+
+    def session_secret(self) -> str:
+        """Sixteen hex digits that nobody without the TLS key can tell; a renewal keeps the key, and so them."""
+        return hashlib.blake2b(self._read(KEY), digest_size=8, person=b"ofl client id").hexdigest()
 
     def sealing_key(self) -> X25519PrivateKey:
         """The party's sealing key."""

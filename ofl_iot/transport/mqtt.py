@@ -71,8 +71,9 @@ class MqttLink:
     ) -> None:
         self._settings = settings
         self._name = name
+        self._federation = federation
         self._client_id = client_id = f"{federation}.{name}" if federation else name
-        """Two federations on one broker have a coordinator each, and may have devices of one name."""
+        """The session's id as logs show it, without the secret of `MqttSettings.client_id`."""
         self._evictions = 0
         """How often in a row the broker closed a connection that it had accepted."""
         self._will = will
@@ -306,6 +307,7 @@ class MqttLink:
         self._no_network = False
         try:
             tls = self._settings.context()  # a certificate may have been renewed since
+            client_id = self._settings.client_id(self._federation, self._name)
             sock = await asyncio.wait_for(open_socket(address, tls), timeout_s)
         except asyncio.TimeoutError:
             return f"no connection within {timeout_s:g} s"
@@ -317,7 +319,7 @@ class MqttLink:
         if self._stopping:  # wait_for may finish although it was cancelled
             sock.close()
             return "stopped"
-        client = Client(self._client_id, self._name, self._settings, self._will, sock)
+        client = Client(client_id, self._name, self._settings, self._will, sock)
         self._connection = connection = Connection(client, self._dispatch)
         self._listen_to(connection)
         try:

@@ -150,6 +150,17 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             return IdentityFolder(Path(self.identity)).context()
         return self.tls.context() if self.tls is not None else None
 
+    def client_id(self, federation: str, name: str) -> str:
+        """The id of a party's session at the broker: federation, name, and what only an enrolled party knows.
+
+        Two federations on one broker have a coordinator each, and may have devices of one name. Where the broker does
+        not take ids from certificates, a member that could tell another's id could end its session.
+        """
+        parts = [federation, name] if federation else [name]
+        if self.identity is not None:
+            parts.append(IdentityFolder(Path(self.identity)).session_secret())
+        return ".".join(parts)
+
     def __repr__(self) -> str:
         """All fields but the password."""
         fields = ((name, getattr(self, name)) for name in self.__struct_fields__)

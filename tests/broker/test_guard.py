@@ -18,9 +18,9 @@ from tests.broker.access import (
     DEVICE,
     FEDERATION,
     LEADER,
-    OBSERVER,
     PARTIES,
     TOPICS,
+    WATCHER,
     Door,
     echo_of,
     may_be_published_by,
@@ -37,13 +37,13 @@ def observer(monkeypatch: pytest.MonkeyPatch) -> None:
     """One may do everything and watches."""
 
     def unless_observer(ask: Any) -> Any:
-        return lambda topics, name, topic: name == OBSERVER or ask(topics, name, topic)
+        return lambda topics, name, topic: name == WATCHER or ask(topics, name, topic)
 
     monkeypatch.setattr(guard, "_ASKED", {action: unless_observer(ask) for action, ask in guard._ASKED.items()})
 
 
 def doors(port: int) -> dict[str, Door]:
-    return dict.fromkeys((*PARTIES, OBSERVER), Door(port))
+    return dict.fromkeys((*PARTIES, WATCHER), Door(port))
 
 
 @pytest.mark.parametrize("name", PARTIES)

@@ -22,9 +22,9 @@ from tests.broker.access import (
     DEVICE,
     FEDERATION,
     LEADER,
-    OBSERVER,
     PARTIES,
     TOPICS,
+    WATCHER,
     Door,
     disguised,
     echo_of,
@@ -42,7 +42,7 @@ from tests.conftest import MOSQUITTO, _free_port, _until_listening
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 
-OBSERVERS_RIGHTS = f"\nuser {OBSERVER}\ntopic readwrite ofl/#\n"
+WATCHERS_RIGHTS = f"\nuser {WATCHER}\ntopic readwrite ofl/#\n"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Site:
 
     @property
     def doors(self) -> dict[str, Door]:
-        return {name: self.door(name) for name in (*PARTIES, OBSERVER)}
+        return {name: self.door(name) for name in (*PARTIES, WATCHER)}
 
     def door(self, file: str) -> Door:
         at = self.authority.path
@@ -76,10 +76,10 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A profile as `ofl broker profile mosquitto` writes it, with an observer beside the policy."""
+    """A profile as `ofl broker profile mosquitto` writes it, with a watcher beside the policy."""
     folder = tmp_path_factory.mktemp("mosquitto")
     authority = Authority(folder / "pki")
-    for name in (*PARTIES, OBSERVER, "broker", "revoked"):
+    for name in (*PARTIES, WATCHER, "broker", "revoked"):
         authority.issue(name)
     authority.issue("late", valid=False)
     authority.issue("#", file="wild")
@@ -91,7 +91,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     me = ["--user=root"] if os.geteuid() == 0 else []
     assert main(["broker", "profile", "mosquitto", *where, *files, *me]) == 0
     with (folder / "broker" / ACL).open("a") as acl:
-        acl.write(OBSERVERS_RIGHTS)
+        acl.write(WATCHERS_RIGHTS)
     return Site(authority, folder / "broker", port)
 
 
@@ -138,7 +138,7 @@ def test_a_name_that_is_a_wildcard_opens_nothing(file: str, site: Site, hands: A
             link.subscribe(pattern, 1)
         async with (
             site.open(),
-            present(site.doors[OBSERVER], OBSERVER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+            present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
         ):
             await eventually(lambda: watcher.granted)
             link.start(heard)
@@ -161,7 +161,7 @@ def test_a_certificate_counts_whatever_name_its_bearer_gives(site: Site, hands: 
     async def story() -> None:
         async with (
             site.open(),
-            present(site.doors[OBSERVER], OBSERVER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+            present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
             present(site.doors[LEADER], LEADER, *hands) as (leader, told),
             present(site.doors[DEVICE], LEADER, *hands) as (impostor, _),
         ):
@@ -184,7 +184,7 @@ def test_a_last_will_is_no_way_around_the_rules(site: Site, hands: Any, tcp_prox
         async with (
             site.open(),
             tcp_proxy(site.port) as proxy,
-            present(site.doors[OBSERVER], OBSERVER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+            present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
         ):
             await eventually(lambda: watcher.granted)
             status = {name: TOPICS.build(Topic(Kind.STATUS, name)) for name in (DEVICE, LEADER)}

@@ -16,9 +16,9 @@ from tests.broker.access import (
     DEVICE,
     FEDERATION,
     LEADER,
-    OBSERVER,
     PARTIES,
     TOPICS,
+    WATCHER,
     Door,
     disguised,
     echo_of,
@@ -34,33 +34,33 @@ from tests.nats import NATS, WITHOUT_NATS, NatsCluster
 
 pytestmark = pytest.mark.skipif(NATS is None, reason=WITHOUT_NATS)
 
-OBSERVERS_RIGHTS = f'    {{ user: "CN={OBSERVER}", permissions: {{ publish: [">"], subscribe: [">"] }} }}\n  ]'
+WATCHERS_RIGHTS = f'    {{ user: "CN={WATCHER}", permissions: {{ publish: [">"], subscribe: [">"] }} }}\n  ]'
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     made = Authority(tmp_path_factory.mktemp("pki"))
-    for name in (*PARTIES, OBSERVER, "broker", "unlisted"):
+    for name in (*PARTIES, WATCHER, "broker", "unlisted"):
         made.issue(name)
     return made
 
 
 @pytest.fixture
 def node(authority: Authority, tmp_path: Path) -> NatsCluster:
-    """One node, with an observer beside the policy."""
+    """One node, with a watcher beside the policy."""
     devices = tmp_path / "devices"
     devices.write_text(f"{DEVICE}\n{LEADER}\n")
     files = [f"--ca={authority.path('ca.pem')}", f"--cert={authority.path('broker.pem')}"]
     more = [f"--key={authority.path('broker.key')}", f"--devices={devices}", f"--set=federation.id={FEDERATION}"]
     node = NatsCluster(tmp_path / "nats", 1, *files, *more)
     access = tmp_path / "nats" / "node-1" / ACCESS
-    access.write_text(access.read_text().replace("  ]", OBSERVERS_RIGHTS, 1))
+    access.write_text(access.read_text().replace("  ]", WATCHERS_RIGHTS, 1))
     return node
 
 
 @pytest.fixture
 def doors(node: NatsCluster, authority: Authority) -> dict[str, Door]:
-    return {name: door(node, authority, name) for name in (*PARTIES, OBSERVER, "unlisted")}
+    return {name: door(node, authority, name) for name in (*PARTIES, WATCHER, "unlisted")}
 
 
 def door(node: NatsCluster, authority: Authority, file: str) -> Door:
@@ -129,7 +129,7 @@ def test_a_stolen_client_id_gives_its_thief_nothing_to_read(
         async with node.running():
             async with present(doors[LEADER], LEADER, *hands, (update,)) as (leader, _):
                 await eventually(lambda: leader.granted)
-            async with present(doors[OBSERVER], OBSERVER, *hands) as (watcher, _):
+            async with present(doors[WATCHER], WATCHER, *hands) as (watcher, _):
                 assert watcher.publish(update, b"for the leader", qos=1)
             async with present(doors[DEVICE], LEADER, *hands, (echo_of(DEVICE),)) as (thief, stolen):
                 await eventually(lambda: echo_of(DEVICE) in thief.granted)

@@ -15,7 +15,7 @@ from ofl_agents.sim.simulation import Simulation
 from ofl_agents.sim.summary import Progress
 from ofl_broker.mosquitto import acl_text
 from ofl_broker.policy import POLICY, Action, Party, granted_to, may_publish, may_receive, may_subscribe
-from ofl_iot.ids import DeviceId, federation_id
+from ofl_iot.ids import OBSERVER, DeviceId, federation_id
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
@@ -42,7 +42,16 @@ def test_nobody_publishes_in_anothers_name(name: str, topic: str) -> None:
 @given(NAMES, st.sampled_from(whole_tree()))
 def test_nobody_reads_what_is_for_another(name: str, topic: str) -> None:
     if may_receive(TOPICS, name, topic):
-        assert TOPICS.parse(topic).receiver in (None, name)
+        assert TOPICS.parse(topic).receiver in (None, name) or name == OBSERVER
+
+
+OBSERVED = {Kind.STATUS, Kind.VITALS, Kind.REFUSAL, Kind.CLUSTER_NOTE, Kind.ROUND_NOTE, Kind.ROUND_OPEN, Kind.CARD}
+
+
+def test_an_observer_publishes_nothing_and_reads_no_model_no_chunk_and_no_telemetry() -> None:
+    assert not any(may_publish(TOPICS, OBSERVER, topic) for topic in whole_tree())
+    assert granted_to(TOPICS, OBSERVER, Action.PUBLISH) == []
+    assert {TOPICS.parse(each).kind for each in whole_tree() if may_receive(TOPICS, OBSERVER, each)} == OBSERVED
 
 
 @pytest.mark.parametrize("name", STRANGERS)
@@ -93,7 +102,7 @@ def test_the_acl_file_names_every_kind_and_nobody_but_the_named_parties() -> Non
     text = acl_text(FEDERATION)
     assert re.findall(r"^user (.*)$", text, re.M) == [party.value for party in Party if party.value]
     for line in text.splitlines():
-        assert re.fullmatch(r"(#.*|user .*|(pattern|topic) (read|write) ofl/v1/access/[^#]+|)", line), line
+        assert re.fullmatch(r"(#.*|user .*|(pattern|topic) (read|write|deny) ofl/v1/access/[^#]+|)", line), line
     for kind in Kind:
         path = re.sub(r"\\\{\w+\\\}", "[^/\n]+", re.escape(kind.value))
         assert set(re.findall(rf" (read|write) ofl/v1/access/{path}\n", text)) == {"read", "write"}
@@ -133,7 +142,8 @@ def rights_used_by_a_run(
 def test_no_right_is_given_that_a_federation_does_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole encrypted run in virtual time, and one with a decryptor, need every rule and no other.
 
-    Echoes belong to the link beneath, and the books are read only by a coordinator that takes over.
+    Echoes belong to the link beneath, notes to observers, refusals to faults;
+    the books are read only by a coordinator that takes over.
     """
     used: set[tuple[Kind, Action, str]] = set()
     for server_dec in ("coordinator", "decryptor"):
@@ -141,11 +151,13 @@ def test_no_right_is_given_that_a_federation_does_not_use(tmp_path: Path, monkey
             used |= rights_used_by_a_run(tmp_path, patch, server_dec)
     assert {(kind, action) for kind, action, _ in used} == {
         (kind, action) for kind in Kind if kind is not Kind.ECHO for action in Action
-    } - {(Kind.BOOKS, Action.SUBSCRIBE)}
+    } - {(Kind.BOOKS, Action.SUBSCRIBE), (Kind.REFUSAL, Action.PUBLISH)} - {
+        (kind, Action.SUBSCRIBE) for kind in (Kind.VITALS, Kind.CLUSTER_NOTE, Kind.ROUND_NOTE)
+    }
     for kind, action, who in used:
         assert POLICY[kind].parties(action) & Party.of(who), (kind, action, who)
     for kind, rule in POLICY.items():
         for action in Action:
             actors = {who for used_kind, used_action, who in used if (used_kind, used_action) == (kind, action)}
-            if Party.MEMBER in rule.parties(action) and kind is not Kind.ECHO:
+            if Party.MEMBER in rule.parties(action) and actors:
                 assert actors - NAMED, f"only a party with a name of its own does this: {kind} {action}"

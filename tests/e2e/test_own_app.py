@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ofl_agents.cli import main
+from ofl_broker.mosquitto import CONFIG
 from ofl_iot.apps.opening import AppChoice, OpenedApp
 from ofl_iot.workloads.base import TrainJob
 from tests.certificates import Authority
@@ -36,15 +38,6 @@ from ofl_iot import Folder, NumpyApp, accuracy
 
 files = Folder("*.npz")
 app = NumpyApp("vibration", "logistic", 128, 4, samples=files, judge=files, metrics={"accuracy": accuracy})
-"""
-MOSQUITTO_CONF = """
-listener {port} 127.0.0.1
-cafile {ca}
-certfile {cert}
-keyfile {key}
-require_certificate true
-use_identity_as_username true
-user {user}
 """
 SETTINGS = """
 [federation]
@@ -121,12 +114,14 @@ class Plant:
 
     def broker(self) -> None:
         assert MOSQUITTO is not None
-        config = self.folder / "mosquitto.conf"
-        certificate = {"ca": "ca.pem", "cert": "broker.pem", "key": "broker.key"}
-        paths = {key: self.authority.path(file) for key, file in certificate.items()}
-        config.write_text(MOSQUITTO_CONF.format(port=self.port, user=getpass.getuser(), **paths))
+        folder = self.folder / "broker"
+        files = {"ca": "ca.pem", "cert": "broker.pem", "key": "broker.key"}
+        paths = [f"--{key}={self.authority.path(file)}" for key, file in files.items()]
+        where = [f"--out={folder}", "--host=127.0.0.1", f"--port={self.port}", "--config", str(self.settings)]
+        assert main(["broker", "profile", "mosquitto", *where, *paths, f"--user={getpass.getuser()}"]) == 0
+        command = [MOSQUITTO, "-c", str(folder / CONFIG)]
         with (self.folder / "broker.log").open("ab") as log:
-            self.running["broker"] = subprocess.Popen([MOSQUITTO, "-c", str(config)], stdout=log, stderr=log)  # noqa: S603
+            self.running["broker"] = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         end = time.monotonic() + DEADLINE_S

@@ -27,6 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--host", dest="listen", default=MosquittoProfile.host, help="address to listen on (default: %(default)s)"
     )
     mosquitto.add_argument("--user", default="mosquitto", help="whom it becomes when root starts it (%(default)s)")
+    mosquitto.add_argument(
+        "--shared", action="store_true", help="a broker of several federations: once for each, with a --port of its own"
+    )
     mosquitto.add_argument("--crl", type=Path, metavar="FILE", help="certificates the CA revoked")
     mosquitto.add_argument("--max-connections", type=int, default=-1, metavar="N", help="(default: no limit)")
     mosquitto.add_argument(
@@ -80,6 +83,7 @@ def _mosquitto(options: argparse.Namespace) -> Profile:
         max_packet_bytes=settings.mqtt.max_packet_bytes,
         max_queued_bytes=options.max_queued_bytes,
         memory_limit_bytes=options.memory_limit_bytes,
+        shared=options.shared,
     )
     return mosquitto_profile(wanted, options.out)
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from ofl_agents.cli import add_app_options, add_settings_options, overrides_of
-from ofl_agents.install.installation import ROLES, Installation
+from ofl_agents.install.installation import ROLES, Installation, Place
+from ofl_iot.ids import federation_id
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
 
@@ -16,6 +17,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Which role, where, and what its first settings are."""
     parser.add_argument("--role", required=True, choices=ROLES)
     parser.add_argument("--id", metavar="DEVICE", help="the device's id (role agent)")
+    parser.add_argument(
+        "--federation",
+        metavar="NAME",
+        help="one of several on this machine: units ofl-ROLE@NAME, files in /etc/ofl/NAME",
+    )
     parser.add_argument("--part", metavar="K/N", help="part of a built-in app's data (role agent)")
     add_app_options(parser)
     parser.add_argument("--without-identity", action="store_true", help="no certificate: for a broker without TLS")
@@ -37,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
         device=options.id,
         part=options.part,
         identity=not options.without_identity,
+        place=Place(federation_id(options.federation) if options.federation is not None else None),
     )
     steps = list(installation.steps())
     if not options.dry_run:

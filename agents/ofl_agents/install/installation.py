@@ -16,18 +16,16 @@ import msgspec
 
 from ofl_iot.apps.builtin import Part
 from ofl_iot.errors import ConfigError
-from ofl_iot.ids import device_id
+from ofl_iot.ids import FederationId, device_id
 from ofl_iot.runtime.settings import ServiceSettings, Settings
 from ofl_iot.runtime.settings_file import Loaded, load_settings, show
 
 Role = Literal["agent", "coordinator", "decryptor", "broker"]
 Step = Literal["create", "replace", "unchanged", "keep", "remove"]
 ROLES: tuple[Role, ...] = ("agent", "coordinator", "decryptor", "broker")
-SETTINGS, IDENTITY, AGENT_ENV = Path("etc/ofl/ofl.toml"), Path("etc/ofl/identity"), Path("etc/ofl/agent.env")
-_UNITS, _TMPFILES = Path("etc/systemd/system"), Path("etc/tmpfiles.d/ofl.conf")
+_UNITS, _TMPFILES = Path("etc/systemd/system"), Path("etc/tmpfiles.d")
 _EXECUTABLE_IN_UNIT = "/usr/local/bin/ofl"
 _HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108  # what the sandbox does not show
-_RENEWAL = ("ofl-renew.service", "ofl-renew.timer")
 _TEGRA = Path("etc/nv_tegra_release")
 """What a Jetson has and no other machine."""
 _JETSON_GROUPS = ("video", "render", "jtop")
@@ -46,6 +44,55 @@ class File:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the files of a federation's parties are: the machine's only one, or one of several with a name."""
+
+    federation: FederationId | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Settings, identity and the device's name, below the root."""
+        return Path("etc/ofl") / (self.federation or "")
+
+    @property
+    def settings(self) -> Path:
+        """The settings file."""
+        return self.folder / "ofl.toml"
+
+    @property
+    def identity(self) -> Path:
+        """What `ofl enroll join` leaves."""
+        return self.folder / "identity"
+
+    @property
+    def agent_env(self) -> Path:
+        """Which device this is."""
+        return self.folder / "agent.env"
+
+    @property
+    def tmpfiles(self) -> File:
+        """Makes the folders anew after a reset of the machine."""
+        name = f"ofl-{self.federation}.conf" if self.federation else "ofl.conf"
+        folders = "".join(f"d /{each} 0755 root root\n" for each in dict.fromkeys((Path("etc/ofl"), self.folder)))
+        return File(_TMPFILES / name, f"{folders}d /{self.identity} 0700 root root\n")
+
+    def unit(self, name: str, kind: str = "service") -> str:
+        """What systemd calls one of our units, for example `ofl-agent@north.service`."""
+        return f"ofl-{name}@{self.federation}.{kind}" if self.federation else f"ofl-{name}.{kind}"
+
+    def unit_file(self, name: str, executable: Path, kind: str = "service") -> File:
+        """The unit; for a federation with a name a template, which all federations of the machine share."""
+        text = unit_text(f"ofl-{name}.{kind}", executable)
+        if self.federation is None:
+            return File(_UNITS / f"ofl-{name}.{kind}", text)
+        return File(_UNITS / f"ofl-{name}@.{kind}", template_text(text))
+
+    def state(self, role: Role) -> Path:
+        """Where systemd keeps the state of a role."""
+        return Path("/var/lib") / (f"ofl-{role}-{self.federation}" if self.federation else f"ofl-{role}")
+
+
+@dataclass(frozen=True)
 class Installation:
     """What is asked for."""
 
@@ -57,23 +104,24 @@ class Installation:
     device: str | None = None
     part: str | None = None
     identity: bool = True
+    place: Place = Place()
 
     def files(self) -> list[File]:
         """Everything that must be in place, in the order in which it is written."""
-        unit = f"ofl-{self.role}.service"
-        dropins = _UNITS / f"{unit}.d"
+        place = self.place
+        dropins = _UNITS / f"{place.unit(self.role)}.d"
         files = [
-            File(_TMPFILES, "d /etc/ofl 0755 root root\nd /etc/ofl/identity 0700 root root\n"),
-            File(SETTINGS, settings_text(self._first_settings()), operators=True),
-            File(_UNITS / unit, unit_text(unit, self.executable)),
-            File(dropins / "10-limits.conf", limits_text(self._effective().service)),
+            place.tmpfiles,
+            File(place.settings, settings_text(self._first_settings()), operators=True),
+            place.unit_file(self.role, self.executable),
+            File(dropins / "10-limits.conf", limits_text(self._effective().service, place.settings)),
         ]
         if self.role != "broker":
             files.append(File(dropins / "20-identity.conf", self._identity_text()))
         if self.role != "broker" and self.identity:
-            files += [File(_UNITS / name, unit_text(name, self.executable)) for name in _RENEWAL]
+            files += [place.unit_file("renew", self.executable, kind) for kind in ("service", "timer")]
         if self.role == "agent":
-            files.append(File(AGENT_ENV, self._agent_env(), operators=True))
+            files.append(File(place.agent_env, self._agent_env(), operators=True))
             if (self.root / _TEGRA).exists():
                 files.append(File(dropins / "30-jetson.conf", self._jetson_text()))
         return files
@@ -105,49 +153,61 @@ class Installation:
 
     def make_folders(self) -> None:
         """The folder of the identity, which only root may read."""
+        folder = self.root / self.place.identity
         try:
-            (self.root / IDENTITY).mkdir(parents=True, exist_ok=True)
-            (self.root / IDENTITY).chmod(0o700)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
         except OSError as error:
-            raise ConfigError(
-                f"cannot make {self.root / IDENTITY} ({error.strerror}): run it as root, or choose --root"
-            ) from error
+            raise ConfigError(f"cannot make {folder} ({error.strerror}): run it as root, or choose --root") from error
 
     def next_steps(self, kept: list[Path]) -> Iterator[str]:
         """What is left to the operator."""
         if str(self.executable).startswith(_HIDDEN):
             yield f"the service cannot see {self.executable}: install ofl-iot below /opt or /usr/local, then this again"
-        asked = {file.path for file in self.files() if file.path != SETTINGS or _anything_given(self.given)}
+        asked = {file.path for file in self.files() if file.path != self.place.settings or _anything_given(self.given)}
         for path in (path for path in kept if path.relative_to(self.root) in asked):
             yield f"{path} is yours and was left as it is: compare it with the options you gave"
-        if self.role != "broker" and self.identity and not (self.root / IDENTITY / "key.pem").exists():
-            yield f"enrol with `ofl enroll join` into /{IDENTITY}, or install again with --without-identity"
-        renewal = f" {_RENEWAL[-1]}" if self.role != "broker" and self.identity else ""
-        yield f"systemctl daemon-reload && systemctl enable --now ofl-{self.role}{renewal}"
+        if self.role != "broker" and self.identity and not (self.root / self.place.identity / "key.pem").exists():
+            yield f"enrol with `ofl enroll join` into /{self.place.identity}, or install again with --without-identity"
+        renewal = f" {self.place.unit('renew', 'timer')}" if self.role != "broker" and self.identity else ""
+        unit = self.place.unit(self.role).removesuffix(".service")
+        yield f"systemctl daemon-reload && systemctl enable --now {unit}{renewal}"
         if self.role != "broker":
             yield from self._about_the_doctor()
 
     def _about_the_doctor(self) -> Iterator[str]:
         """How to examine the party, to whom its service hands the identity over while the doctor must be told."""
-        named = self._effective().mqtt.identity
-        if not self.identity and named == f"/{IDENTITY}":
-            yield f"remove `identity` of [mqtt] from /{SETTINGS}, or let the service's user read that folder"
-        where = f" --set mqtt.identity=/{IDENTITY}" if self.identity and named is None else ""
-        yield f"ofl doctor --config /{SETTINGS} --state /var/lib/ofl-{self.role}{where} tells whether all is well"
+        named, identity, settings = self._effective().mqtt.identity, self.place.identity, self.place.settings
+        if not self.identity and named == f"/{identity}":
+            yield f"remove `identity` of [mqtt] from /{settings}, or let the service's user read that folder"
+        where = f" --set mqtt.identity=/{identity}" if self.identity and named is None else ""
+        yield f"ofl doctor --config /{settings} --state {self.place.state(self.role)}{where} tells whether all is well"
 
     def _effective(self) -> Settings:
         """The settings as they will be found in their file."""
-        installed = self.root / SETTINGS
+        installed = self.root / self.place.settings
         there = load_settings(Settings, [installed], {}, {}) if installed.exists() else self._first_settings()
+        if self.place.federation not in (None, there.settings.federation.id):
+            raise ConfigError(
+                f"/{self.place.settings} has federation.id = {there.settings.federation.id!r}: change it there, or "
+                f"install with --federation {there.settings.federation.id}"
+            )
         return there.settings
 
     def _first_settings(self) -> Loaded[Settings]:
-        """What was given, and where the identity is."""
-        settings, mqtt = self.given.settings, self.given.settings.mqtt
-        if self.role == "broker" or not self.identity or mqtt.identity is not None or mqtt.tls is not None:
-            return self.given
-        named = msgspec.structs.replace(settings, mqtt=msgspec.structs.replace(mqtt, identity=f"/{IDENTITY}"))
-        return Loaded(named, {**self.given.origin, "mqtt.identity": "installation"})
+        """What was given, which federation it is, and where the identity is."""
+        settings, mqtt, origin = self.given.settings, self.given.settings.mqtt, dict(self.given.origin)
+        name = self.place.federation
+        if name is not None and origin.get("federation.id", "default") == "default":
+            settings = msgspec.structs.replace(
+                settings, federation=msgspec.structs.replace(settings.federation, id=name)
+            )
+            origin["federation.id"] = "installation"
+        if self.role != "broker" and self.identity and mqtt.identity is None and mqtt.tls is None:
+            mqtt = msgspec.structs.replace(mqtt, identity=f"/{self.place.identity}")
+            settings = msgspec.structs.replace(settings, mqtt=mqtt)
+            origin["mqtt.identity"] = "installation"
+        return Loaded(settings, origin)
 
     def _identity_text(self) -> str | None:
         """Return the drop-in that clears `LoadCredential=`; None if the unit uses an identity."""
@@ -165,7 +225,7 @@ class Installation:
         return f"[Service]\nPrivateDevices=no\nProtectClock=no\nPrivateUsers=no\nSupplementaryGroups={groups}\n"
 
     def _agent_env(self) -> str:
-        there = _read(self.root / AGENT_ENV)
+        there = _read(self.root / self.place.agent_env)
         if self.device is None:
             if there is not None:
                 return there
@@ -188,10 +248,18 @@ def unit_text(name: str, executable: Path) -> str:
     raise ConfigError(f"this installation of ofl-iot has no {name}: install it again")
 
 
-def limits_text(service: ServiceSettings) -> str:
+def template_text(unit: str) -> str:
+    """A unit as systemd's template: the instance `%i` is a federation with settings, state and cache of its own."""
+    in_files = re.sub(r"/etc/ofl/", "/etc/ofl/%i/", unit)
+    of_units = re.sub(r"\b(ofl-[a-z]+)\.service", r"\1@%i.service", in_files)
+    folders = re.sub(r"(Directory=|%[CSt]/)(ofl-[a-z]+)", r"\1\2-%i", of_units)
+    return re.sub(r"^(Description=.*)$", r"\1, federation %i", folders, flags=re.MULTILINE)
+
+
+def limits_text(service: ServiceSettings, settings: Path) -> str:
     """A drop-in with the section [service] of the settings."""
     lines = [
-        f"# From [service] of /{SETTINGS}; change it there and run `ofl install` again",
+        f"# From [service] of /{settings}; change it there and run `ofl install` again",
         "[Service]",
         f"WatchdogSec={service.watchdog_s:g}",
     ]

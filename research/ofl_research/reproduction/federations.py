@@ -156,7 +156,7 @@ def _device_accuracies(watch: Watch, judge: Workload) -> dict[str, float]:
 
 def _own_model(machine: object) -> Vector | None:
     if isinstance(machine, AgentMachine):
-        return machine.device.model.local
+        return machine.device.model.own
     model: Vector | None = getattr(machine, "local", None)
     return model
 

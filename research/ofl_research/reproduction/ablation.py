@@ -1,0 +1,128 @@
+"""What each learning rule of OFL is worth on validation samples, one change at a time, in the size of a quick run.
+
+    python -m ofl_research.reproduction.ablation --data FOLDER --datasets mnist --seeds 1 --out ablation.jsonl
+
+Rounds are in the clear, privacy and gate are off, test samples are never looked at. A row that is in `--out` already is
+not run again, so an ended command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ofl_iot.workloads.tasks import TASKS, load_task
+from ofl_research.reproduction.federations import run_system
+from ofl_research.reproduction.plan import Plan, Result
+from ofl_research.reproduction.settings import dealing_for, plan_for
+
+Sections = Mapping[str, Mapping[str, Any]]
+Key = tuple[str, str, int]
+
+VARIANTS: Mapping[str, tuple[str, Sections]] = {
+    "fedavg": ("fedavg", {}),
+    "as it is": ("ofl", {}),
+    "magnitude": ("ofl", {"upload": {"score": "magnitude"}}),
+    "synced": ("ofl", {"training": {"start": "synced"}}),
+    "magnitude, synced": ("ofl", {"upload": {"score": "magnitude"}, "training": {"start": "synced"}}),
+    "magnitude, synced, all blocks": (
+        "ofl",
+        {"upload": {"score": "magnitude"}, "training": {"start": "synced"}, "download": {"gamma": 1.0}},
+    ),
+}
+"""By name: the system, and the sections of OFL's settings that differ."""
+
+
+CLEAR_STRETCH = 1.33
+"""Rounds in the clear take no time, so that devices train less than a plan for encrypted rounds expects; with rounds so
+much further apart OFL's devices make as many steps as FedAvg's (200 on images)."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant on one data set with one seed."""
+
+    dataset: str
+    variant: str
+    plan: Plan
+    result: Result
+
+    @property
+    def key(self) -> Key:
+        """What makes two rows the same."""
+        return self.dataset, self.variant, self.plan.seed
+
+
+def plan_with(dataset: str, variant: str, seed: int) -> Plan:
+    """A quick run's plan with the sections of the variant on top."""
+    system, sections = VARIANTS[variant]
+    plan = plan_for(dataset, system, quick=True)
+    if system == "ofl":
+        plan = msgspec.structs.replace(plan, round_s=plan.round_s * CLEAR_STRETCH)
+    options = {name: dict(values) for name, values in plan.options.items()} if system == "ofl" else plan.options
+    for name, values in sections.items():
+        options[name] = {**options.get(name, {}), **values}
+    return msgspec.structs.replace(
+        plan, protection="clear", judge="validation", seed=seed, judge_devices=system == "ofl", options=options
+    )
+
+
+def rows(dataset: str, variants: Sequence[str], seed: int, data: Path | None, known: set[Key]) -> Iterator[Row]:
+    """Run what is not known yet, one after the other."""
+    missing = [variant for variant in variants if (dataset, variant, seed) not in known]
+    if not missing:
+        return
+    dealing = dealing_for(dataset, quick=True)
+    task = load_task(dataset, data, devices=dealing.devices, seed=seed, samples=dealing.samples, hidden=dealing.hidden)
+    for variant in missing:
+        plan = plan_with(dataset, variant, seed)
+        yield Row(dataset=dataset, variant=variant, plan=plan, result=run_system(VARIANTS[variant][0], task, plan))
+
+
+def line(row: Row) -> str:
+    """One row for people."""
+    result = row.result
+    own = sorted(result.device_accuracies.values())
+    return (
+        f"{row.dataset:13} {row.variant:22} seed {row.plan.seed} accuracy {result.accuracy:.4f} "
+        f"devices {f'{own[0]:.3f} to {own[-1]:.3f}' if own else '-':14} "
+        f"steps {result.operations.trained_steps / result.devices:4.0f} "
+        f"bytes up/parameter {result.bytes_up_per_device / result.parameters:6.2f} {result.wall_s:4.0f} s"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, keep."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ofl_research.reproduction.ablation", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="data sets; else OFL_DATA")
+    parser.add_argument("--datasets", nargs="+", choices=TASKS, default=["digits"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a line of JSON for each row is added here")
+    options = parser.parse_args(arguments)
+    known = _known(options.out)
+    for dataset in options.datasets:
+        for seed in options.seeds:
+            for row in rows(dataset, options.variants, seed, options.data, known):
+                sys.stdout.write(line(row) + "\n")
+                sys.stdout.flush()
+                if options.out:
+                    with options.out.open("ab") as file:
+                        file.write(msgspec.json.encode(row) + b"\n")
+    return 0
+
+
+def _known(out: Path | None) -> set[Key]:
+    if out is None or not out.exists():
+        return set()
+    return {msgspec.json.decode(each, type=Row).key for each in out.read_bytes().splitlines()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -44,7 +44,11 @@ class EncodeError(ProtocolError):
 
 
 class RefusedError(ProtocolError):
-    """A valid message that does not belong here: wrong term, shape, sender or round."""
+    """A valid message that does not belong here: wrong term, shape, sender or round; `code` tells devices which."""
+
+    def __init__(self, reason: str, code: str = "refused") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class LateError(RefusedError):

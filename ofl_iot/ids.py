@@ -22,7 +22,10 @@ COORDINATOR = DeviceId("coordinator")
 DECRYPTOR = DeviceId("decryptor")
 """The id of the party that performs ServerDec in the coordinator's place; no device may take it either."""
 
-RESERVED = frozenset({COORDINATOR, DECRYPTOR})
+OBSERVER = DeviceId("observer")
+"""The id of a party that reads what the fleet says and publishes nothing; no device may take it either."""
+
+RESERVED = frozenset({COORDINATOR, DECRYPTOR, OBSERVER})
 
 MAX_ID_LENGTH = 48
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")

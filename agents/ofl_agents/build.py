@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ofl_iot import __version__
 from ofl_iot.apps.workload import AppWorkload
 from ofl_iot.crypto.entropy import Entropy, SeededEntropy, SystemEntropy
 from ofl_iot.errors import ConfigError
@@ -28,7 +29,8 @@ from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
-from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile
+from ofl_iot.roles.device.machine import DeviceMachine
+from ofl_iot.roles.device.profile import DeviceProfile
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
 from ofl_iot.roles.leader.merging import WeightedMerging
@@ -106,6 +108,7 @@ class Parties:
             device_type=device_type,
             heartbeat_s=settings.fleet.heartbeat_s,
             accept_new_budget=accept_new_budget,
+            software=__version__,
             balance=1.0 if live else label_balance(workload.label_histogram().tolist()),
         )
 
@@ -118,7 +121,8 @@ class Parties:
             largest = settings.protection.largest_update
             leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted, largest)
             keeper = KeyHolder(name, settings.protection.resend_s, settings.protection.server)
-            merging = WeightedMerging(settings.merge, salt, settings.training.steps)
+            noisy = settings.privacy.mode == "rigorous"
+            merging = WeightedMerging(settings.merge, salt, settings.training.steps, noisy=noisy)
             return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper, store), keeper)
 
         crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name), _trust_of(identity))
@@ -143,7 +147,7 @@ class Parties:
         """
         settings = self.settings
         start = judge.initial(settings.federation.seed) if initial is None else initial
-        profile = ModelProfile(judge.digest, start, encode_card(card_of(judge)))
+        profile = ModelProfile(judge.digest, start, encode_card(card_of(judge)), __version__)
         most = settings.protection.most_leaders
         if most is not None and settings.fleet.clusters > most:
             raise ConfigError(

@@ -133,7 +133,7 @@ class TorchModel:
     def _job(self, job: TrainJob, count: int) -> Job:
         return Job(
             steps=job.steps,
-            batch_size=min(job.batch_size, count),
+            batch_size=job.batch_size if job.clip_norm is not None else min(job.batch_size, count),
             learning_rate=job.learning_rate,
             momentum=job.momentum,
             optimiser="sgd" if callable(self._app.optimiser) else self._app.optimiser,

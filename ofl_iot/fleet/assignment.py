@@ -28,7 +28,9 @@ from ofl_iot.fleet.election import (
     after_election,
     elect,
     fit_to_serve,
+    link_serves,
     resource_scores,
+    typical_mbps,
 )
 from ofl_iot.fleet.features import FeatureScale, FeatureWeights, features
 from ofl_iot.fleet.report import FloatArray, IntArray, Report
@@ -104,7 +106,9 @@ def plan_assignments(
     members = _members(ids, grouping.labels, len(grouping.centres))
     sitting = frozenset(leaders(previous)) if previous else frozenset()
     candidates = _candidates(ids, reports, trusted, sitting, settings.election)
-    for device in sorted(candidates.keys() & set(failing)):
+    typical = typical_mbps(devices[i].evidence for i in ids)
+    poor = {i for i in ids if not link_serves(devices[i].evidence, typical, settings.election)}
+    for device in sorted(candidates.keys() & {*failing, *poor}):
         candidates[device] = replace(candidates[device], fit=False)
     offices = elect(members, candidates, service, sitting, settings.election)
     clusters = tuple(

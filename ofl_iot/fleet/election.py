@@ -18,7 +18,7 @@ import numpy as np
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.report import FloatArray, Report
-from ofl_iot.fleet.trust import Standing, Trusted
+from ofl_iot.fleet.trust import Evidence, Standing, Trusted
 from ofl_iot.ids import DeviceId
 
 FLOOR = 0.05
@@ -44,6 +44,10 @@ class ElectionSettings:
     """Below this charge service ends; it begins only 0.1 above."""
     max_temperature_c: float = 85.0
     """Above this temperature service ends; it begins only 5 degrees below."""
+    min_contact: float = 0.5
+    """A device that was seen for less than this share of the time is elected only where there is nobody else."""
+    min_rate: float = 0.1
+    """So is one whose observed rate is below this share of the fleet's median rate."""
 
     def __post_init__(self) -> None:
         weights = (self.pace, self.network, self.availability, self.headroom)
@@ -79,7 +83,7 @@ class Candidate:
     score: float
     standing: Standing = Standing.VERIFIED
     fit: bool = True
-    """Whether battery and temperature allow service."""
+    """Whether battery, temperature and link allow service."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,19 @@ def fit_to_serve(report: Report, settings: ElectionSettings, *, sitting: bool) -
     charged = report.battery is None or report.battery >= least
     cool = report.temperature_c is None or report.temperature_c <= greatest
     return charged and cool
+
+
+def typical_mbps(evidence: Iterable[Evidence]) -> float:
+    """The median of the rates that were observed; 0 if there are none."""
+    rates = [each.network_mbps.value for each in evidence if each.network_mbps.count]
+    return float(np.median(rates)) if rates else 0.0
+
+
+def link_serves(evidence: Evidence, typical: float, settings: ElectionSettings) -> bool:
+    """Whether a device's link, as observed, allows service; loss shows in the rate. The unobserved are not judged."""
+    contact, rate = evidence.availability, evidence.network_mbps
+    present = not contact.count or contact.value >= settings.min_contact
+    return present and (not rate.count or rate.value >= settings.min_rate * typical)
 
 
 def elect(

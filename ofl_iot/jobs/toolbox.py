@@ -52,7 +52,7 @@ from ofl_iot.roles.commands import (
     WeighRound,
     failure_of,
 )
-from ofl_iot.roles.device.machine import DeviceRules
+from ofl_iot.roles.device.profile import DeviceRules
 from ofl_iot.roles.events import (
     DataLooked,
     Evaluated,
@@ -166,7 +166,9 @@ class DeviceToolbox:
         self._crypto = crypto
         self._rng = rng
         privacy = rules.privacy
-        self._release = ReleaseSettings(mode=privacy.mode, density=density, eps1=privacy.eps1, eps2=privacy.eps2)
+        self._release = ReleaseSettings(
+            mode=privacy.mode, score=rules.upload.score, density=density, eps1=privacy.eps1, eps2=privacy.eps2
+        )
         self._tools: Tools = {
             OpenLedger: self._open_ledger,
             LookAtData: self._look,

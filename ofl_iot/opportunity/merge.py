@@ -80,12 +80,12 @@ class ArrivalRates:
         self._rates.pop(device, None)
         return self
 
-    def compensation(self, device: DeviceId) -> float:
-        """mean rate / rate of the device; 1 while too little is known to tell."""
+    def compensation(self, device: DeviceId, most: float = math.inf) -> float:
+        """Return mean rate / rate of the device, at most `most`; 1 while too little is known to tell."""
         if device not in self._rates:
-            return 1.0
+            return min(1.0, most)
         mean_rate = math.fsum(self._rates.values()) / len(self._rates)
-        return mean_rate * (self.devices[device].step_s or 1.0)
+        return min(mean_rate * (self.devices[device].step_s or 1.0), most)
 
     def to_plain(self) -> list[object]:
         """Plain numbers and strings, to be stored."""

@@ -62,6 +62,14 @@ def o_factor(
     return scores
 
 
+def magnitude(update: Vector) -> Vector:
+    """Score each parameter by |update| alone."""
+    scores = np.abs(update)
+    if len(scores) and not scores.max() <= _LARGEST:
+        _mend(scores, update)
+    return scores
+
+
 def _floor(theta0: Vector, theta1: Vector) -> float:
     """The median of the positive denominators; 0 if there is none in the sample."""
     with np.errstate(over="ignore", invalid="ignore"):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.opportunity.blocks import Vector
-from ofl_iot.opportunity.ofactor import Density, o_factor
+from ofl_iot.opportunity.ofactor import Density, magnitude, o_factor
 from ofl_iot.opportunity.perturbation import MAX_CLUSTERS, perturb
 from ofl_iot.opportunity.selection import (
     UTILITY_QUANTILE,
@@ -28,11 +28,21 @@ off       nowhere
 """
 
 
+Score = Literal["o-factor", "magnitude"]
+"""What selects the parameters of a release.
+
+o-factor   Eq. 5: the update over how much the parameter moved between the last two syncs
+magnitude  |update| alone
+"""
+
+
 @dataclass(frozen=True)
 class ReleaseSettings:
     """How a device chooses and perturbs what it releases."""
 
     mode: Mode = "rigorous"
+    score: Score = "o-factor"
+    """Modes rigorous and off; the paper's mode always selects by Eq. 5."""
     density: Density = "none"
     eps1: float = 1.0
     """Paper mode: budget of one pick."""
@@ -44,6 +54,8 @@ class ReleaseSettings:
     def __post_init__(self) -> None:
         if self.mode not in ("rigorous", "paper", "off"):
             raise ConfigError(f"privacy mode {self.mode!r}: use 'rigorous', 'paper' or 'off'")
+        if self.score not in ("o-factor", "magnitude"):
+            raise ConfigError(f"upload score {self.score!r}: use 'o-factor' or 'magnitude'")
         if not (self.eps1 > 0 and self.eps2 > 0):
             raise ConfigError(f"eps1 = {self.eps1}, eps2 = {self.eps2}: both must be positive")
         if not 0 < self.utility_quantile <= 1:
@@ -92,7 +104,10 @@ def prepare_release(  # noqa: PLR0917  the six inputs of Algorithm 2 in its orde
     if len(update) > np.iinfo(np.int32).max:
         raise ConfigError(f"a model of {len(update)} parameters is too large: at most 2^31 - 1")
     count = count_of(gamma, len(update))
-    scores = o_factor(update, theta0, theta1, density=settings.density, activation=activation)
+    if settings.score == "magnitude" and settings.mode != "paper":
+        scores = magnitude(update)
+    else:
+        scores = o_factor(update, theta0, theta1, density=settings.density, activation=activation)
     if settings.mode == "paper":
         levels = utility_levels(scores, settings.utility_quantile)
         indices = select_private(levels, count, settings.eps1, rng)

@@ -64,7 +64,7 @@ def decode(kind: Kind, payload: bytes) -> Message:
     if payload[:1] != _PREFIX[:1]:
         raise DecodeError("not an envelope of version and message")
     if payload[1:2] != _PREFIX[1:]:
-        raise DecodeError(f"version {payload[1:2].hex() or 'missing'}; this program speaks {VERSION}")
+        raise DecodeError(_other_version(payload))
     try:
         message: Message = _decoders[kind].decode(memoryview(payload)[2:])
     except _UNREADABLE as error:
@@ -92,6 +92,13 @@ def decode_body(kind: type[B], body: bytes) -> B:
     except _UNREADABLE as error:
         raise DecodeError(f"not a {kind.__name__}: {_reason(error)}") from None
     return decoded
+
+
+def _other_version(payload: bytes) -> str:
+    """Return a sentence on a message of another wire version: who must be upgraded."""
+    told = payload[1:2]
+    advice = ": upgrade ofl-iot here" if told and told[0] > VERSION else ""
+    return f"version {told.hex() or 'missing'}; this program speaks {VERSION}{advice}"
 
 
 def _reason(error: Exception) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from ofl_iot.ids import MAX_ID_LENGTH
 from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.protocol.fleet_notes import ClusterNote, Refusal, RoundNote, Vitals
 from ofl_iot.protocol.lives import Account, StoreId
 from ofl_iot.protocol.model_card import MAX_CARD_BYTES
 from ofl_iot.protocol.seqset import Seq, SeqSet
@@ -58,6 +59,8 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     """Number of its next chunk; nobody may settle numbers far above."""
     difference: Text = ""
     """How its model differs from the federation's, in words; empty if it does not."""
+    software: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """Version of ofl-iot that it runs; empty before 0.2."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -386,6 +389,10 @@ Message: TypeAlias = (
     | Part
     | Manifest
     | Card
+    | Vitals
+    | Refusal
+    | ClusterNote
+    | RoundNote
 )
 
 MESSAGES_ON: dict[Kind, type[Message]] = {
@@ -407,4 +414,8 @@ MESSAGES_ON: dict[Kind, type[Message]] = {
     Kind.GLOBAL_PART: Part,
     Kind.CARD: Card,
     Kind.BOOKS: Part,
+    Kind.VITALS: Vitals,
+    Kind.REFUSAL: Refusal,
+    Kind.CLUSTER_NOTE: ClusterNote,
+    Kind.ROUND_NOTE: RoundNote,
 }

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import COORDINATOR, DECRYPTOR, RESERVED, DeviceId, FederationId, is_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, OBSERVER, RESERVED, DeviceId, FederationId, is_id
 
 ROOT = "ofl/v1"
 MAX_INDEX = 10**6
@@ -54,13 +54,22 @@ class Kind(enum.Enum):
     """coordinator → leaders, retained"""
     CARD = "global/card"
     """coordinator → devices, retained: which model is learnt, so that a difference can be told in words"""
+    VITALS = "device/{sender}/vitals"
+    """device → observer, retained: how it fares"""
+    REFUSAL = "device/{receiver}/refusal/{sender}"
+    """leader or coordinator → device, and the observer: why its messages are not accepted"""
+    CLUSTER_NOTE = "fleet/cluster/{index}"
+    """coordinator → observer, retained: who leads whom, and why"""
+    ROUND_NOTE = "fleet/round"
+    """coordinator → observer, retained: how the last round ended"""
     BOOKS = "global/books/{index}"
     """coordinator → whoever takes over from it, retained: which chunks the model holds"""
 
 
 _WITH = {
-    COORDINATOR: {Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC},
+    COORDINATOR: {Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC, Kind.REFUSAL},
     DECRYPTOR: {Kind.ECHO, Kind.RECEIPT, Kind.SERVERDEC},
+    OBSERVER: set(),
 }
 """Where coordinator and decryptor may stand in a device's place; elsewhere their ids would make them devices."""
 _PATHS = {kind: tuple(kind.value.split("/")) for kind in Kind}

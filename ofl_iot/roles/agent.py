@@ -30,7 +30,7 @@ from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.contribution import CONTRIBUTE
 from ofl_iot.roles.leader.machine import LeaderMachine
 
-_FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.ROUND_OPEN, Kind.MANIFEST, Kind.GLOBAL_PART}
+_FOR_LEADER = {Kind.UPDATE, Kind.PULL, Kind.MANIFEST, Kind.GLOBAL_PART}
 _FOR_KEEPER = {Kind.KEYS, Kind.DECRYPT, Kind.SERVERDEC}
 _OWNER_OF_RESULT = {job.result: job.owner for job in every_job()}
 
@@ -61,7 +61,8 @@ class AgentMachine:
                 else:
                     waiting.extend((other, local) for other in self._concerned(local))
         if isinstance(event, Started):
-            self.device.sealing_key, self.device.certificate = self.keeper.sealing_public, self.keeper.certificate
+            presence = self.device.presence
+            presence.sealing_key, presence.certificate = self.keeper.sealing_public, self.keeper.certificate
         return commands
 
     def _across(self, command: Command) -> Arrived | None:
@@ -94,6 +95,8 @@ class AgentMachine:
         message, kind = event.message, event.topic.kind
         if isinstance(message, Assignment):
             return [self.leader, self.device, self.keeper]  # a new leader must be ready for its own device's first pull
+        if kind == Kind.ROUND_OPEN:
+            return [self.keeper, self.leader]  # the share of the round's key comes into use first
         if kind in _FOR_KEEPER or (isinstance(message, PartReceipt) and message.stage != CONTRIBUTE):
             return [self.keeper]
         return [self.leader] if kind in _FOR_LEADER or isinstance(message, PartReceipt) else [self.device]

@@ -116,6 +116,16 @@ class ModelDiffers(Report, frozen=True):
     difference: str
 
 
+class MessagesRefused(Report, frozen=True):
+    """The coordinator or the leader does not accept this device's messages."""
+
+    phrase: ClassVar[str] = "refused"
+    level: ClassVar[int] = ERROR
+    by: str
+    code: str
+    reason: str
+
+
 class WaitingForData(Report, frozen=True):
     """A device has no records to train on; it looks again and again."""
 
@@ -452,6 +462,29 @@ class KeyGenerationFailed(Report, frozen=True):
     missing: tuple[str, ...]
 
 
+class KeyGenerationSlow(Report, frozen=True):
+    """Most leaders owe something to a joint key: they are given more time, and none is replaced."""
+
+    phrase: ClassVar[str] = "key generation is slow"
+    level: ClassVar[int] = WARNING
+    missing: tuple[str, ...]
+
+
+class RoundsWithoutKey(Report, frozen=True):
+    """A round is due and there is no key to open it under."""
+
+    phrase: ClassVar[str] = "rounds wait for a joint key"
+    round_no: int
+
+
+class RoundsWithKey(Report, frozen=True):
+    """The round that waited for a key can open."""
+
+    phrase: ClassVar[str] = "rounds have a joint key"
+    round_no: int
+    waited_s: float
+
+
 class KeyGenerationDisputed(Report, frozen=True):
     """A leader accuses another of a deal that cannot be used."""
 
@@ -485,6 +518,8 @@ class KeyWorkFailed(Report, frozen=True):
     level: ClassVar[int] = ERROR
     job: str
     reason: str
+    asked_by: str = ""
+    """Who asked for a decryption; empty for key generations."""
 
 
 class ShareWithheld(Report, frozen=True):
@@ -494,6 +529,7 @@ class ShareWithheld(Report, frozen=True):
     level: ClassVar[int] = ERROR
     round_no: int
     reason: str
+    asked_by: str = ""
 
 
 class DecryptionAsked(Report, frozen=True):

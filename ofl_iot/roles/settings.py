@@ -27,6 +27,13 @@ class TrainingRules(msgspec.Struct, frozen=True):
     """Local training: the paper's T_lt steps between releases."""
 
     steps: Annotated[AtLeastOne, Meta(description="Training steps between two releases (the paper's T_lt).")] = 10
+    start: Annotated[
+        Literal["local", "synced"],
+        Meta(
+            description="What a training starts from: the local model with all unreleased work in it, or the leader's "
+            "model as the device knows it; unreleased work then waits apart."
+        ),
+    ] = "local"
     longest_s: Annotated[
         Positive,
         Meta(
@@ -59,6 +66,13 @@ class UploadRules(msgspec.Struct, frozen=True):
     """What leaves the device, and how it is kept until it is safe."""
 
     gamma: Annotated[Fraction, Meta(description="Largest share of the parameters in one release.")] = 0.1
+    score: Annotated[
+        Literal["o-factor", "magnitude"],
+        Meta(
+            description="What selects the parameters of a release: Eq. 5 or the size of the update alone. Privacy mode "
+            "`paper` always selects by Eq. 5."
+        ),
+    ] = "o-factor"
     density: Annotated[
         Literal["none", "histogram", "rare"],
         Meta(description="Density estimate of the o-factor (Eq. 5); `none` does least harm."),
@@ -162,7 +176,16 @@ class ProtectionRules(msgspec.Struct, frozen=True):
             "ones."
         ),
     ] = 64.0
-    key_deadline_s: Annotated[Positive, Meta(description="Seconds until a key generation is abandoned.")] = 60.0
+    key_deadline_s: Annotated[
+        Positive, Meta(description="Seconds without progress until a key generation is abandoned.")
+    ] = 60.0
+    key_failure_memory_s: Annotated[
+        NotNegative,
+        Meta(
+            description="Seconds for which a device that failed in a key generation is elected only where there is "
+            "nobody else."
+        ),
+    ] = 1800.0
     decryption_deadline_s: Annotated[
         Positive, Meta(description="Seconds that leaders have to answer a decryption request.")
     ] = 30.0

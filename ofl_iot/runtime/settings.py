@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ofl_iot.roles.device.machine import DeviceRules
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
+from ofl_iot.roles.device.profile import DeviceRules
 from ofl_iot.roles.device.resources import ResourceRules
 from ofl_iot.roles.leader.merging import MergeRules
 from ofl_iot.roles.settings import (

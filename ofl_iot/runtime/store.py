@@ -35,6 +35,10 @@ _SCHEMA = (
     "PRIMARY KEY (tbl, key)) WITHOUT ROWID"
 )
 _LOCK_WAIT_S = 0.5
+_LOG_PAGES = 64
+"""Pages in the log at which it is folded into the file: 256 KiB, so that a small disk is not filled by the log."""
+MAX_LOG_BYTES = 512 * 1024
+"""Size to which a log is cut that one large transaction made longer."""
 
 
 class Store(Protocol):
@@ -241,6 +245,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, max_bytes: int | None) 
     is_new = _is_new(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
     connection.execute("PRAGMA secure_delete = ON")  # overwrite what is deleted; some builds of sqlite do not
     connection.execute("BEGIN EXCLUSIVE")
     if is_new:

@@ -91,7 +91,7 @@ class VirtualWorld:
         self._order = itertools.count()
         self._federation = federation
         self._faults = faults
-        self.broker = VirtualBroker(faults, self._rng, self._at)
+        self.broker = VirtualBroker(faults, self._rng, self.at)
         self.parties: dict[str, Party] = {}
         self._wires: dict[str, PartyWire] = {}
         self._listener = listener
@@ -105,7 +105,7 @@ class VirtualWorld:
         self.broker.register(
             Session(party.name, lambda topic, payload: self._deliver(party, topic, payload), party.will, party.rates)
         )
-        self._at(at, lambda: self._boot(party))
+        self.at(at, lambda: self._boot(party))
 
     def run(self, until: Callable[[], bool], *, limit_s: float) -> bool:
         """Let things happen until a condition holds; False when the time limit came first."""
@@ -125,7 +125,7 @@ class VirtualWorld:
         party.life += 1
         party.timers.clear()
         self._unlink(party)
-        self._at(self.now + for_s, lambda: self._boot(party))
+        self.at(self.now + for_s, lambda: self._boot(party))
 
     def cut(self, party: Party, *, for_s: float) -> None:
         """Break a party's connection for a while."""
@@ -134,7 +134,7 @@ class VirtualWorld:
         self._unlink(party)
         life = party.life
         self._give(party, LinkDown())
-        self._at(self.now + for_s, lambda: self._link(party, life))
+        self.at(self.now + for_s, lambda: self._link(party, life))
 
     # --- lives and links
 
@@ -142,9 +142,9 @@ class VirtualWorld:
         party.machine = party.make_machine()
         life = party.life
         self._give(party, Started(party.store.load(), wall=self.now))
-        self._at(self.now + 0.01, lambda: self._link(party, life))
+        self.at(self.now + 0.01, lambda: self._link(party, life))
         if party.faults and party.faults.mean_alive_s and party.life == life:
-            self._at(self.now + self._exponential(party.faults.mean_alive_s), lambda: self._fate(party, life))
+            self.at(self.now + self._exponential(party.faults.mean_alive_s), lambda: self._fate(party, life))
 
     def _fate(self, party: Party, life: int) -> None:
         if party.life == life and party.faults:
@@ -157,7 +157,7 @@ class VirtualWorld:
         self.broker.connect(party.name, self.now)
         if party.faults and party.faults.mean_connected_s:
             connection = self.broker.session(party.name).connection
-            self._at(
+            self.at(
                 self.now + self._exponential(party.faults.mean_connected_s), lambda: self._lose_link(party, connection)
             )
         self._give(party, LinkUp())
@@ -225,7 +225,7 @@ class VirtualWorld:
                 del party.timers[command.name]
                 self._give(party, TimerFired(command.name))
 
-        self._at(max(command.at, self.now), fire)
+        self.at(max(command.at, self.now), fire)
 
     def _compute(self, party: Party, job: Job) -> None:
         life, seconds = party.life, party.pace.seconds(job)
@@ -236,7 +236,7 @@ class VirtualWorld:
                 # What this machine took is neither the device's time nor the same in the next run.
                 self._give(party, replace(result, seconds=seconds) if isinstance(result, Trained) else result)
 
-        self._at(self.now + seconds, finish)
+        self.at(self.now + seconds, finish)
 
     def _measure(self, party: Party) -> None:
         life = party.life
@@ -245,10 +245,11 @@ class VirtualWorld:
             if party.life == life and party.meter:
                 self._give(party, Measured(party.meter.read()))
 
-        self._at(self.now, finish)
+        self.at(self.now, finish)
 
-    def _at(self, at: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._heap, (at, next(self._order), happen))
+    def at(self, when: float, happen: Callable[[], None]) -> None:
+        """Let something happen at a virtual time."""
+        heapq.heappush(self._heap, (when, next(self._order), happen))
 
     def _exponential(self, mean: float) -> float:
         return self._rng.expovariate(1.0 / mean)

@@ -22,8 +22,9 @@ class TrainJob(msgspec.Struct, frozen=True, kw_only=True):
     C (a public constant) every step is one of record-level DP-SGD: each sample enters the batch with
     probability q = min(1, batch_size / sample_count), independently of the others; its gradient is scaled to
     a norm of at most C; the sum gets Gaussian noise of standard deviation `noise_multiplier` · C in every
-    coordinate and is divided by q · sample_count, which does not depend on the draw. This is Poisson
-    subsampling, not batches of fixed size: for it accountants state the amplification exactly, with
+    coordinate and is divided by `batch_size`, which depends neither on the draw nor on how many
+    samples there are. This is Poisson subsampling, not batches of fixed size: for it accountants
+    state the amplification exactly, with
     neighbours that differ by one added or removed record.
     """
 

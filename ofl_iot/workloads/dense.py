@@ -121,7 +121,7 @@ class DenseNet(msgspec.Struct, frozen=True):
                     if job.noise_multiplier:
                         noise = rng.standard_normal(self.size, dtype=np.float32)
                         gradient += np.float32(job.noise_multiplier * job.clip_norm) * noise
-                    gradient /= rate * len(rows)
+                    gradient /= job.batch_size
                 velocity *= job.momentum
                 velocity += gradient
                 params -= np.float32(job.learning_rate) * velocity

@@ -78,7 +78,7 @@ def descend(
         seen += len(batch)
         if noise is not None and job.clip_norm is not None:
             noise.add_to(gradient.numpy(), job.noise_multiplier * job.clip_norm)
-        count = len(batch) if job.clip_norm is None else rate * len(rows)
+        count = len(batch) if job.clip_norm is None else job.batch_size
         velocity.mul_(job.momentum).add_(gradient, alpha=1 / count)
         flat.add_(velocity, alpha=-job.learning_rate)
     check_converged(trained, job)

@@ -70,3 +70,8 @@ def test_an_app_suggests_settings_that_nobody_set() -> None:
     assert (images.training.learning_rate, images.training.momentum) == (0.03, 0.9)
     assert settings("--app", "mnist", "--set", "training.learning_rate=0.2").training.learning_rate == 0.2
     assert settings().training.learning_rate == settings("--app", "digits").training.learning_rate
+
+
+def test_a_simulation_may_be_paced_by_the_lifetime_alone() -> None:
+    asked = settings("--set", "privacy.planned_steps=0", "--set", "privacy.lifetime=30 rounds")
+    assert (asked.privacy.planned_steps, asked.training.pause_s) == (0, 0.0)

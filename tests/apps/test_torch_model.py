@@ -72,6 +72,15 @@ def test_a_module_learns_with_privacy_and_without(job: TrainJob, private: bool, 
     assert own.label_histogram().sum() == 240
 
 
+def test_a_private_step_is_divided_by_the_batch_size_asked_for_even_where_records_are_fewer() -> None:
+    own = workload(app())
+    lengths = []
+    for batch_size in (240, 2400):
+        job = TrainJob(steps=1, batch_size=batch_size, learning_rate=1.0, clip_norm=0.1)
+        lengths.append(np.linalg.norm(own.train(own.initial(3), job, np.random.default_rng(1)).params - own.initial(3)))
+    assert lengths[0] == pytest.approx(10 * lengths[1], rel=1e-2)
+
+
 def test_untrained_values_come_from_the_seed_and_a_simulation_repeats_itself() -> None:
     own = workload(app())
     assert np.array_equal(own.initial(3), own.initial(3))

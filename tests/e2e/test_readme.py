@@ -26,6 +26,7 @@ LONG = {
     "ofl sim --runtime virtual --churn",
     "ofl sim --set privacy.mode=off --json run.json",
     "ofl sim --set protection.mode=clear",
+    "ofl chaos --schedules 100",
     "ofl bench opportunity",
 }
 WITH_DATA = {

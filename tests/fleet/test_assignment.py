@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -254,3 +255,19 @@ def test_terms_only_grow(fleet: FleetMaker) -> None:
     plan = plan_of(devices)
     with pytest.raises(ConfigError, match="terms only grow"):
         plan_assignments(devices, plan, plan.term, SETTINGS, np.random.default_rng(0))
+
+
+def test_a_device_with_a_poor_link_is_not_elected_again_and_again(fleet: FleetMaker) -> None:
+    """One at 20 kbit/s and one reachable 20 s in 120, among good ones, over as many terms as anybody must rest."""
+    good = Evidence(network_mbps=Observed(10.0, 20), availability=Observed(0.95, 20))
+    devices = {device: replace(view, evidence=good) for device, view in fleet(16).items()}
+    thin, rare = sorted(devices)[:2]
+    devices[thin] = replace(devices[thin], evidence=replace(good, network_mbps=Observed(0.02, 20)))
+    devices[rare] = replace(devices[rare], evidence=replace(good, availability=Observed(20 / 120, 20)))
+    mixed = FleetSettings(clustering=ClusteringSettings(clusters=2))
+    plan, led = None, set()
+    for term in range(1, 31):
+        plan = plan_assignments(devices, plan, Term(term), mixed, np.random.default_rng(term))
+        led |= {*leaders(plan)}
+    assert len(led) > 4
+    assert not led & {thin, rare}

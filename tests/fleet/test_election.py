@@ -20,9 +20,11 @@ from ofl_iot.fleet.election import (
     after_election,
     elect,
     fit_to_serve,
+    link_serves,
     resource_scores,
+    typical_mbps,
 )
-from ofl_iot.fleet.trust import Evidence, Standing, TrustSettings, assess
+from ofl_iot.fleet.trust import Evidence, Observed, Standing, TrustSettings, assess
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.telemetry import Telemetry
 
@@ -152,3 +154,26 @@ def test_an_empty_cluster_has_no_leader() -> None:
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="election"):
         ElectionSettings(**wrong)
+
+
+GOOD = Evidence(network_mbps=Observed(10.0, 5), availability=Observed(0.95, 5))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "serves"),
+    [
+        (GOOD, True),
+        (Evidence(), True),
+        (Evidence(network_mbps=Observed(0.02, 3), availability=Observed(1.0, 3)), False),
+        (Evidence(network_mbps=Observed(10.0, 3), availability=Observed(20 / 120, 3)), False),
+        (Evidence(network_mbps=Observed(1.0, 3)), True),
+    ],
+    ids=["good", "unobserved", "20 kbit/s", "20 s in 120", "a tenth of the median"],
+)
+def test_a_link_that_was_seen_to_be_poor_does_not_serve(evidence: Evidence, serves: bool) -> None:
+    typical = typical_mbps([GOOD, GOOD, GOOD, evidence])
+    assert link_serves(evidence, typical, ElectionSettings()) is serves
+
+
+def test_where_no_rate_was_observed_none_is_typical() -> None:
+    assert typical_mbps([Evidence()]) == 0.0

@@ -45,6 +45,16 @@ def test_compensation_is_positive_and_finite_whatever_the_clock_does(heard):
         assert 0 < rates.compensation(device) < float("inf")
 
 
+def test_compensation_is_never_above_its_bound_and_a_bound_raises_nobody():
+    rates = ArrivalRates()
+    for second in range(20):
+        rates.observe(FAST, float(second))
+    for second in (0.0, 10.0, 20.0):
+        rates.observe(SLOW, second)
+    assert rates.compensation(SLOW, most=1.0) == 1.0
+    assert rates.compensation(FAST, most=1.0) == rates.compensation(FAST) < 1.0
+
+
 def test_a_device_ten_times_slower_weighs_ten_times_more():
     rates = rates_of([(FAST, float(t)) for t in range(101)] + [(SLOW, float(t)) for t in range(0, 101, 10)])
     assert rates.compensation(SLOW) == pytest.approx(10 * rates.compensation(FAST))

@@ -113,3 +113,48 @@ def test_a_model_too_large_for_its_index_is_refused():
     huge = np.broadcast_to(np.float32(0), 2**31)
     with pytest.raises(ConfigError, match="too large"):
         prepare_release(huge, huge, huge, 0.1, ReleaseSettings(), np.random.default_rng(0))
+
+
+@given(updates, st.floats(0, 1))
+def test_by_magnitude_nothing_that_stays_is_larger_than_what_leaves(update, gamma):
+    moved = np.linspace(0, 3, len(update), dtype=np.float32)
+    settings = ReleaseSettings(mode="off", score="magnitude", density="rare")
+    selected = prepare_release(update, moved, 0 * moved, gamma, settings, np.random.default_rng(1))
+    stays = np.abs(np.delete(update, selected.indices))
+    assert len(selected) == min(count_of(gamma, len(update)), np.count_nonzero(update))
+    if len(selected) and len(stays):
+        assert stays.max() <= np.abs(selected.values).min()
+
+
+def test_the_o_factor_prefers_what_stood_still_and_magnitude_does_not():
+    update = np.array([1, 2, 0.1, 0.1], np.float32)
+    moved = np.array([0, 8, 1, 1], np.float32)
+    chosen = {}
+    for score in ("o-factor", "magnitude"):
+        settings = ReleaseSettings(mode="off", score=score)
+        selected = prepare_release(update, moved, 0 * moved, 0.25, settings, np.random.default_rng(1))
+        chosen[score] = selected.indices.tolist()
+    assert chosen == {"o-factor": [0], "magnitude": [1]}
+
+
+def test_the_paper_mode_selects_by_the_o_factor_whatever_the_score():
+    rng = np.random.default_rng(2)
+    update, theta0, theta1 = rng.normal(size=(3, 2000)).astype(np.float32)
+    drawn = [
+        prepare_release(
+            update, theta0, theta1, 0.1, ReleaseSettings(mode="paper", score=score), np.random.default_rng(3)
+        )
+        for score in ("o-factor", "magnitude")
+    ]
+    np.testing.assert_array_equal(drawn[0].indices, drawn[1].indices)
+    np.testing.assert_array_equal(drawn[0].values, drawn[1].values)
+
+
+def test_by_magnitude_a_training_that_diverged_is_refused():
+    with pytest.raises(ConfigError, match="diverged"):
+        release(np.array([1, np.nan], np.float32), 0.5, "off", score="magnitude")
+
+
+def test_an_unknown_score_is_refused():
+    with pytest.raises(ConfigError, match="use 'o-factor' or 'magnitude'"):
+        ReleaseSettings(score="size")

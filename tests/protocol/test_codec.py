@@ -253,7 +253,7 @@ def test_a_body_of_random_bytes_is_refused(kind: Any, noise: bytes, enveloped: b
 def test_another_version_is_refused_and_named() -> None:
     payload = bytearray(encode(Echo(1)))
     payload[1] = 2
-    with pytest.raises(DecodeError, match=r"version 02; this program speaks 1"):
+    with pytest.raises(DecodeError, match=r"version 02; this program speaks 1: upgrade ofl-iot here"):
         decode(Kind.ECHO, bytes(payload))
     with pytest.raises(DecodeError, match="version missing"):
         decode(Kind.ECHO, b"\x92")

@@ -10,6 +10,7 @@ import pytest
 from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.codec import Body, decode, decode_body, encode, encode_body
+from ofl_iot.protocol.fleet_notes import ClusterNote, ContributionNote, Refusal, RoundNote, Vitals
 from ofl_iot.protocol.lean import LeanAnswer, LeanUpload, OpenAsk, ScoresAsk, SignedHeader, SketchAsk, VouchAsk
 from ofl_iot.protocol.messages import (
     Assignment,
@@ -64,8 +65,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.STATUS,
         Status(online=True, term=3, sample_count=120, model=MODEL, size=1000, device_type="A", sealing_key=KEY),
         (
-            "92019da6737461747573c30378c4080102030405060708cd03e8a141c4204b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
-            "4b4b4b4b4b4b4b4b4b4b4b4bc400c400a000a0"
+            "92019ea6737461747573c30378c4080102030405060708cd03e8a141c4204b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
+            "4b4b4b4b4b4b4b4b4b4b4b4bc400c400a000a0a0"
         ),
     ),
     "telemetry": (
@@ -74,6 +75,57 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         (
             "9201dc0015a974656c656d65747279a0a004cb3ff8000000000000cb3fd0000000000000cd2000cd1000c0cb3f"
             "e0000000000000c0c0c0c0cb3ff000000000000000cb3ff000000000000000cb0000000000000000c0a0"
+        ),
+    ),
+    "vitals": (
+        Kind.VITALS,
+        Vitals(
+            version="0.2.0",
+            outbox_chunks=3,
+            outbox_bytes=900,
+            budget_left=0.5,
+            held_back="heat",
+            temperature_c=92.0,
+        ),
+        (
+            "9201dc0018a6766974616c73a5302e322e3003cd03840000cb0000000000000000cb0000000000000000a0cb3fe000000000"
+            "000000a468656174a000c0c0cb3ff0000000000000cb4057000000000000c0c0c0c0c0c0"
+        ),
+    ),
+    "refusal": (
+        Kind.REFUSAL,
+        Refusal("wrong-model", "why", 3),
+        "920194a77265667573616cab77726f6e672d6d6f64656ca377687903",
+    ),
+    "cluster note": (
+        Kind.CLUSTER_NOTE,
+        ClusterNote(2, 5, "truck-1", ("truck-1", "truck-2"), ("truck-2",), "truck-3", "offline"),
+        (
+            "920198ab636c75737465726e6f74650205a7747275636b2d3192a7747275636b2d31a7747275636b2d3291a7747275636b2d"
+            "32a7747275636b2d33a76f66666c696e65"
+        ),
+    ),
+    "round note": (
+        Kind.ROUND_NOTE,
+        RoundNote(
+            round_no=12,
+            attempt=0,
+            closed=True,
+            encrypted=True,
+            contributions=(ContributionNote("truck-1", 5, "included", 0.5, 2, 7, 120, 1.5, 0.25, "", ("truck-2",)),),
+            collect_s=4.5,
+            aggregate_s=2.5,
+            threshold=2,
+            key_term=5,
+            decrypted_by=("truck-1",),
+            not_answered=("truck-2",),
+            metrics={"accuracy": 0.5},
+            version="0.2.0",
+        ),
+        (
+            "92019fa9726f756e646e6f74650c00c3c3919ba7747275636b2d3105a8696e636c75646564cb3fe0000000000000020778cb"
+            "3ff8000000000000cb3fd0000000000000a091a7747275636b2d32cb4012000000000000cb4004000000000000020591a774"
+            "7275636b2d3191a7747275636b2d32a081a86163637572616379cb3fe0000000000000a5302e322e30"
         ),
     ),
     "card": (Kind.CARD, Card(b"{}"), "920192a463617264c4027b7d"),

@@ -104,7 +104,7 @@ def test_foreign_topics_are_refused(text: str) -> None:
 def test_the_coordinator_is_no_device(kind: Kind) -> None:
     """`device/coordinator/status` would enter the coordinator into its own fleet."""
     text = TOPICS.build(Topic(kind, COORDINATOR, DeviceId("truck-1")))
-    if "{sender}" in kind.value and kind not in (Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC):
+    if "{sender}" in kind.value and kind not in (Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC, Kind.REFUSAL):
         with pytest.raises(TopicError):
             TOPICS.parse(text)
     else:

@@ -18,7 +18,7 @@ from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.jobs.decrypt import DecryptorCrypto
 from ofl_iot.jobs.leader_crypto import LeaderCrypto
 from ofl_iot.jobs.toolbox import Tools, run_job
-from ofl_iot.protocol.messages import KeyMember, Message, Part, PartReceipt
+from ofl_iot.protocol.messages import KeyMember, Message, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine, collect
 from ofl_iot.roles.commands import (
@@ -129,6 +129,7 @@ class Office:
     def _decide(self, event: Event, now: float) -> Iterator[Command]:
         if isinstance(event, Started):
             self.maker.restore(event.stored)
+            yield from self.maker.resume(now)
         elif isinstance(event, Arrived):
             assert isinstance(event.message, Part | PartReceipt)
             if event.topic.kind is Kind.KEYS:
@@ -137,6 +138,7 @@ class Office:
                 yield from self.decryption.receive(event.topic.sender, event.message, now)
         elif isinstance(event, KeysMade):
             yield from self.maker.made(event)
+            yield from self.maker.install()
         elif isinstance(event, DecryptionRequested):
             assert self.decryption is not None
             yield from self.decryption.requested(event, now)
@@ -156,6 +158,8 @@ class Office:
             yield from self.decryption.send_due(now)
         elif name == "coordinator.keys.resend":
             yield from self.maker.send_due(now)
+        elif name == "coordinator.keys.deadline" and not self.maker.expired(now):
+            yield from self.maker.overdue(now)
 
 
 Fate = Callable[[str, str, Message], int]
@@ -266,8 +270,13 @@ class Circle:
             for name in sorted(members or self.leaders)
         )
         self.carry_out(COORDINATOR, list(self.office.maker.begin(term, called, self.now)))
-        self.wait(wait_s, lambda: self.office.maker.key is not None)
-        return self.office.maker.key is not None
+        self.wait(wait_s, lambda: not self.office.maker.under_way)
+        key = self.office.maker.key
+        if self.office.maker.under_way or key is None or key.opened.term != term:
+            return False
+        for name in sorted(members or self.leaders):
+            self.give(name, Arrived(Topic(Kind.ROUND_OPEN, COORDINATOR), RoundOpen(1, 0, (), 0, 1.0, key.key_id)))
+        return True
 
     def contributions(self, updates: Mapping[str, np.ndarray], round_no: int = 1) -> tuple[Contributed, ...]:
         """Each leader's update, encrypted."""

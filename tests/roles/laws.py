@@ -49,9 +49,9 @@ def waits_for_ever(machine: Machine, pending: Collection[str]) -> str:
         return "" if not begun or MOVES_A_COORDINATOR & set(pending) else "the coordinator waits for its next round"
     if isinstance(machine, AgentMachine):
         device, reader = machine.device, machine.leader._intake
-        if device._pulling and "device.pull" not in pending:
+        if device.activity.pulling and "device.pull" not in pending:
             return "the device waits for an answer to its pull"
-        if device._resting and "device.rest" not in pending:
+        if device.activity.resting and "device.rest" not in pending:
             return "the device rests for ever"
         waiting = machine.leader.cluster is not None and (reader._fetching or reader._manifest is not None)
         if waiting and "leader.fetch" not in pending:

@@ -31,8 +31,9 @@ from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command, Compute, KeyMaterial, Persist, Publish, SetTimer
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
-from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile, DeviceRules
+from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
+from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules
 from ofl_iot.roles.events import Arrived, ReleasePrepared
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
@@ -211,7 +212,8 @@ def told(commands: Iterable[Command]) -> list[type[Report]]:
 
 def dropped(commands: Iterable[Command], kind: type[MessageDropped] = MessageDropped) -> MessageDropped:
     """The report of a dropped message, when that is all that happened."""
-    (report,) = commands
+    *answers, report = commands
+    assert all(isinstance(each, Publish) and each.topic.kind is Kind.REFUSAL for each in answers), "a refusal at most"
     assert isinstance(report, MessageDropped)
     assert type(report) is kind
     return report

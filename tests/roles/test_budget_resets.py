@@ -15,8 +15,9 @@ from ofl_iot.protocol.messages import Receipt
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Command, OpenLedger, TrainLocally
-from ofl_iot.roles.device.machine import DeviceMachine, DeviceRules
+from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.privacy_guard import TABLE, PrivacyRules
+from ofl_iot.roles.device.profile import DeviceRules
 from ofl_iot.roles.events import JobFailed, LedgerOpened, LinkUp, Started, Trained
 from ofl_iot.roles.reports import LedgerLost, TrainingDiscarded, WorkDropped
 from ofl_iot.roles.settings import DownloadRules, TrainingRules, UploadRules
@@ -207,7 +208,7 @@ def test_a_failed_training_is_paid_back_a_few_times_and_then_charged() -> None:
         assert jobs(commands, TrainLocally)
         bench.give(JobFailed(TrainLocally, "RuntimeError: out of memory"))
         left.append(bench.ledger.steps_left)
-        bench.machine._resting = False
+        bench.machine.activity.resting = False
         commands = bench.give(arrived(Kind.BLOCKS, B, whole_model(), A), 10.0 + turn)
     assert left == [100, 100, 100, 96, 92, 88]
 

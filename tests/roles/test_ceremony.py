@@ -9,15 +9,15 @@ from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import KeyMember, Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import Command, CoordinatorKey, MakeKeys, Publish
+from ofl_iot.roles.commands import BeginKeys, Command, CoordinatorKey, MakeKeys, Publish
 from ofl_iot.roles.events import KeysMade
-from ofl_iot.roles.keys.ceremony import DEADLINE, TABLE, KeyCeremony
-from ofl_iot.roles.keys.participant import FAULT, OPEN, ROUND1, ROUND2
-from ofl_iot.roles.reports import KeyGenerationBegun, KeyGenerationDisputed, Report
+from ofl_iot.roles.keys.ceremony import DEADLINE, MOST_EXTENSIONS, KeyCeremony
+from ofl_iot.roles.keys.participant import AGAIN, FAULT, MAX_REPEATS, OPEN, ROUND1, ROUND2
+from ofl_iot.roles.reports import KeyGenerationBegun, KeyGenerationDisputed, KeyGenerationSlow, Report
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.circle import Circle, names
-from tests.roles.parties import jobs, persist, published, timers
+from tests.roles.parties import jobs, kinds, persist, published, timers
 
 A, B, C = names(3)
 SEALING = {name: bytes([number + 1]) * 32 for number, name in enumerate((A, B, C))}
@@ -44,7 +44,7 @@ def test_everyone_is_called_and_the_collusion_bound_is_told() -> None:
     (told,) = [c for c in commands if isinstance(c, KeyGenerationBegun)]
     assert told.threshold == 2
     assert told.collusion_bound == 1
-    assert timers(commands)[DEADLINE] == 60.0
+    assert timers(commands)[DEADLINE] == 30.0, "half the deadline: leaders are reminded first"
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,109 @@ def test_a_key_belongs_to_its_leaders_and_their_term() -> None:
     assert not circle.office.maker.under_way
 
 
-def test_while_a_new_key_is_made_the_old_one_is_gone_for_good() -> None:
-    """Leaders replace their shares of it: a coordinator that took it up again after a restart would wait in vain."""
+def test_while_a_new_key_is_made_the_old_one_stays_in_use() -> None:
     circle = Circle(names(2))
     assert circle.make_key(term=5)
-    circle.fate = lambda *_: 0
+    old = circle.office.maker.key
+    shares = [circle.keepers[name].material for name in circle.leaders]
+    circle.fate = lambda _from, _to, message: int(getattr(message, "stage", "") != ROUND2)
     assert not circle.make_key(term=6, wait_s=1.0)
     circle.restart(COORDINATOR)
-    assert circle.office.maker.key is None
-    assert "key" not in circle.stores[COORDINATOR].load()[TABLE]
+    assert circle.office.maker.key == old
+    assert [circle.keepers[name].material for name in circle.leaders] == shares
+    circle.fate = lambda *_: 1
+    circle.wait(20.0, lambda: not circle.office.maker.under_way)
+    assert circle.office.maker.fits({A: 6, B: 6}), "the coordinator resumed the ceremony"
+    assert circle.ran(BeginKeys) == 4, "nobody had to begin anew"
+
+
+def test_a_key_that_is_ready_waits_until_it_is_installed_also_over_a_restart() -> None:
+    made, store = maker(), MemoryStore()
+    for term, key_id in ((5, b"old"), (6, b"new")):
+        persist(store, list(made.begin(term, MEMBERS, 0.0)))
+        assert made._opened is not None
+        persist(store, list(made.made(KeysMade(CoordinatorKey(made._opened, key_id, b"", b"")))))
+    again = maker()
+    again.restore(store.load())
+    assert again.key is not None
+    assert again.key.key_id == b"old"
+    assert again.ready_for({A: 6, B: 6, C: 6})
+    assert again.has_key_of({A: 6, B: 6, C: 6})
+    persist(store, list(again.install()))
+    last = maker()
+    last.restore(store.load())
+    assert last.fits({A: 6, B: 6, C: 6})
+    assert last.ready is None
+
+
+def test_whatever_a_leader_sent_is_durable_before_it_is_confirmed() -> None:
+    made, _ = begun()
+    for stage in (ROUND1, ROUND2):
+        assert kinds(say(made, A, stage))[:2] == ["Persist", "Publish KEYS"]
+
+
+def test_a_coordinator_that_restarts_goes_on_with_what_it_holds_and_asks_for_the_rest() -> None:
+    made, store = maker(), MemoryStore()
+    persist(store, begun(made)[1])
+    for name in (A, B):
+        persist(store, say(made, name, ROUND1))
+    persist(store, say(made, A, ROUND2))
+    again = maker()
+    again.restore(store.load())
+    commands = list(again.resume(7.0))
+    assert timers(commands)[DEADLINE] == 37.0
+    stages = {(c.topic.receiver, c.message.stage) for c in commands if isinstance(c, Publish)}  # type: ignore[union-attr]
+    assert stages == {(name, stage) for name in (B, C) for stage in (OPEN, AGAIN)}, "A owes nothing"
+    say(again, C, ROUND1)
+    say(again, B, ROUND2)
+    (job,) = jobs(say(again, C, ROUND2), MakeKeys)
+    assert job.round1_shares.keys() == {A, B, C}
+
+
+def test_progress_extends_the_deadline_but_not_for_ever() -> None:
+    made, _ = begun()
+    first, second = split_body(bytes(100_000), 5, 1, ROUND1)
+    assert timers(list(made.receive(A, first, 20.0)))[DEADLINE] == 50.0
+    assert DEADLINE not in timers(list(made.receive(A, PartReceipt(5, 1, OPEN, (0,)), 21.0)))
+    assert timers(list(made.receive(A, second, 595.0)))[DEADLINE] == 600.0
+    assert DEADLINE not in timers(list(made.receive(A, second, 596.0))), "a repetition is no progress"
+    assert not made.expired(599.0)
+    assert made.expired(600.0)
+
+
+def test_leaders_that_owe_something_are_reminded_before_they_are_given_up() -> None:
+    made, _ = begun()
+    for name in (A, B, C):
+        list(made.receive(name, PartReceipt(5, 1, OPEN, (0,)), 1.0))
+    say(made, A, ROUND1)
+    say(made, A, ROUND2)
+    assert not made.expired(31.0)
+    commands = list(made.overdue(31.0))
+    assert {c.topic.receiver for c in commands if isinstance(c, Publish)} == {B, C}, "a confirmed opening is repeated"
+    assert timers(commands)[DEADLINE] == 61.0
+    assert made.expired(61.0)
+
+
+def test_when_most_are_missing_they_are_slow_and_get_more_time_a_few_times() -> None:
+    made, _ = begun()
+    for _ in range(MOST_EXTENSIONS):
+        assert made.slow
+        commands = list(made.go_on(100.0))
+        assert KeyGenerationSlow((A, B, C)) in commands
+        assert timers(commands)[DEADLINE] == 130.0
+    assert not made.slow
+    fewer, _ = begun()
+    for name in (A, B):
+        say(fewer, name, ROUND1)
+    assert not fewer.slow, "one of three is missing"
+
+
+def test_a_leader_asks_for_a_repetition_only_so_often() -> None:
+    made, _ = begun()
+    list(made.receive(A, PartReceipt(5, 1, OPEN, (0,)), 1.0))
+    answers = [published(say(made, A, AGAIN, str(number).encode()), Kind.KEYS) for number in range(MAX_REPEATS + 2)]
+    repeated = [any(isinstance(message, Part) for message in answer) for answer in answers]
+    assert repeated == [True] * MAX_REPEATS + [False] * 2
 
 
 def test_every_attempt_has_another_number_also_after_a_restart() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.codec import encode, encode_body
+from ofl_iot.protocol.fleet_notes import ClusterNote, RoundNote
 from ofl_iot.protocol.messages import (
     Assignment,
     Card,
@@ -59,6 +60,7 @@ from ofl_iot.roles.reports import (
     Clustered,
     ClusterOrphaned,
     ContributionRefused,
+    DeviceStoreLost,
     JobFailure,
     KeyGenerationBegun,
     KeyGenerationFailed,
@@ -201,7 +203,7 @@ def test_the_federation_begins_when_enough_devices_are_there() -> None:
     commands = office.give(TimerFired("coordinator.gather"))
     assert kinds(commands) == [
         "Persist", "Persist", "Clustered", "Publish ASSIGNMENT", "Publish ASSIGNMENT",
-        "Publish GLOBAL_PART", "Publish BOOKS", "Publish MANIFEST", "SetTimer",
+        "Publish CLUSTER_NOTE", "Publish GLOBAL_PART", "Publish BOOKS", "Publish MANIFEST", "SetTimer",
     ]  # fmt: skip
     assert all(c.retain for c in commands if isinstance(c, Publish)), "and the manifest comes last"
     messages = published(commands, Kind.ASSIGNMENT)
@@ -219,8 +221,9 @@ def test_a_late_joiner_is_placed_at_once_and_its_leader_told() -> None:
     commands = office.give(online(C))
     assert kinds(commands) == [
         "Persist", "CancelTimer", "Persist", "DeviceJoined", "Publish ASSIGNMENT", "Publish ASSIGNMENT",
+        "Publish CLUSTER_NOTE",
     ]  # fmt: skip
-    sent = {c.topic.receiver: c.message for c in commands if isinstance(c, Publish)}
+    sent = {c.topic.receiver: c.message for c in commands if isinstance(c, Publish) and c.topic.receiver}
     assert set(sent) == {leader, C}
     told_leader = sent[leader]
     assert isinstance(told_leader, Assignment)
@@ -320,8 +323,9 @@ def test_the_books_and_the_model_are_one_transaction_before_the_model_is_publish
     office.open_round()
     office.contribute(leader, {A: (1, 2), B: (1,)})
     commands = office.aggregated(leader, value=2.5)
-    assert kinds(commands)[:6] == [
-        "Persist", "RoundClosed", "Publish GLOBAL_PART", "Publish BOOKS", "Publish MANIFEST", "Compute",
+    assert kinds(commands)[:7] == [
+        "Persist", "RoundClosed", "Publish GLOBAL_PART", "Publish BOOKS", "Publish MANIFEST", "Publish ROUND_NOTE",
+        "Compute",
     ]  # fmt: skip
     assert jobs(commands, EvaluateModel)[0].round_no == 1
     (manifest,) = published(commands, Kind.MANIFEST)
@@ -331,7 +335,17 @@ def test_the_books_and_the_model_are_one_transaction_before_the_model_is_publish
     assert timers(commands) == {"coordinator.open": 10.0}
     np.testing.assert_array_equal(office.machine.model, np.full(SIZE, 2.5))
     assert {d: r.settled for d, r in office.machine.roster.devices.items()} == {A: SeqSet(2), B: SeqSet(1)}
-    assert told(office.give(Evaluated(1, 0.9, 0.1))) == [ModelEvaluated]
+    (note,) = published(commands, Kind.ROUND_NOTE)
+    assert isinstance(note, RoundNote)
+    assert (note.round_no, note.closed, note.encrypted, note.metrics) == (1, True, False, {})
+    (contribution,) = note.contributions
+    assert (contribution.leader, contribution.verdict, contribution.weight) == (leader, "included", 1.0)
+    assert (contribution.contributors, contribution.chunks) == ((A, B), 3)
+    evaluated = office.give(Evaluated(1, 0.9, 0.1))
+    assert told(evaluated) == [ModelEvaluated]
+    assert [each.metrics for each in published(evaluated, Kind.ROUND_NOTE) if isinstance(each, RoundNote)] == [
+        {"accuracy": 0.9}
+    ], "the loss stays here"
 
 
 def test_a_leader_left_out_of_a_round_keeps_its_last_inclusion_in_the_manifest() -> None:
@@ -558,7 +572,12 @@ def test_a_leader_that_stays_away_is_replaced_after_its_grace() -> None:
     assert office.give(TimerFired(f"coordinator.grace.{leader}")) == [], "it came back"
     office.give(offline(leader))
     commands = office.give(TimerFired(f"coordinator.grace.{leader}"))
-    assert kinds(commands) == ["Persist", "LeaderReplaced", "Publish ASSIGNMENT", "Publish ASSIGNMENT"]
+    assert kinds(commands) == [
+        "Persist", "LeaderReplaced", "Publish ASSIGNMENT", "Publish ASSIGNMENT", "Publish CLUSTER_NOTE",
+    ]  # fmt: skip
+    (note,) = published(commands, Kind.CLUSTER_NOTE)
+    assert isinstance(note, ClusterNote)
+    assert (note.leader, note.previous, note.reason, note.term) == (other, leader, "offline", 2)
     assert office.leaders == [other]
     assert office.machine.roster.terms[other] == 2
 
@@ -704,13 +723,28 @@ def test_a_device_that_came_while_the_coordinator_looked_is_placed() -> None:
     assert len(published(later, Kind.ASSIGNMENT)) >= 3
 
 
+def test_a_leader_that_lost_its_store_while_the_coordinator_looked_loses_its_term() -> None:
+    office = two_clusters()
+    leader = office.leaders[0]
+
+    def announced(store: bytes) -> Arrived:
+        return arrived(Kind.STATUS, leader, msgspec.structs.replace(status(), store=store))
+
+    office.give(announced(b"before"))
+    machine, _ = resumed(office)
+    assert machine.handle(announced(b"after"), 1.0) == [], "noted now, a crash would make it forget the loss"
+    later = machine.handle(arrived(Kind.MANIFEST, COORDINATOR, machine._model.manifest), 2.0)
+    assert DeviceStoreLost in told(later)
+    assert machine.roster.terms.get(leader) != office.machine.roster.terms[leader], "its cluster has a new term"
+
+
 def test_a_link_that_returns_brings_everything_that_must_be_known_again() -> None:
     office = one_cluster()
     office.open_round()
     commands = office.give(LinkUp())
     assert [kind for kind in kinds(commands) if kind.startswith("Publish")] == [
         "Publish GLOBAL_PART", "Publish BOOKS", "Publish MANIFEST",
-        "Publish ASSIGNMENT", "Publish ASSIGNMENT", "Publish ROUND_OPEN",
+        "Publish ASSIGNMENT", "Publish ASSIGNMENT", "Publish CLUSTER_NOTE", "Publish ROUND_OPEN",
     ]  # fmt: skip
 
 
@@ -828,13 +862,11 @@ def test_an_aggregation_that_never_ends_has_a_deadline() -> None:
     assert office.machine.roster.devices[A].settled == SeqSet()
 
 
-def test_no_round_opens_while_the_leaders_to_come_make_their_key() -> None:
+def test_rounds_open_while_the_leaders_to_come_make_their_key() -> None:
     office = one_cluster()
     office.machine._rounds.key.maker._opened = KeyOpen(2, 1, (), 1, "main")
     office.timers.names.add("coordinator.keys.deadline")
-    assert published(office.give(TimerFired("coordinator.open")), Kind.ROUND_OPEN) == [], "not even in the clear"
-    office.machine._rounds.key.maker._opened = None
-    assert published(list(office.machine._rounds.open_if_overdue(0.0)), Kind.ROUND_OPEN)
+    assert published(office.give(TimerFired("coordinator.open")), Kind.ROUND_OPEN)
 
 
 def sealed_status(device: str) -> Arrived:
@@ -873,3 +905,59 @@ def test_the_models_card_is_said_again_with_every_link() -> None:
     for _ in range(2):
         commands = machine.handle(LinkUp(), 0.0)
         assert Publish(Topic(Kind.CARD, COORDINATOR), Card(b"the card"), retain=True) in commands
+
+
+def test_when_most_leaders_miss_their_rounds_one_at_a_time_is_replaced() -> None:
+    """Overload makes all of them late: to replace all at once would put cold ones in their place."""
+    office = two_clusters()
+    before = set(office.leaders)
+    replaced = 0
+    for _ in range(2):
+        office.open_round()
+        replaced += told(office.give(TimerFired("coordinator.deadline"))).count(LeaderReplaced)
+    assert replaced == 1
+    assert len(before & set(office.leaders)) == 1
+
+
+def test_a_leader_to_come_that_goes_offline_ends_its_key_generation_at_once_and_is_not_proposed_again() -> None:
+    office = Office(protection="threshold")
+    office.begin(A, B, C, D)
+    for device in (A, B, C, D):
+        office.give(sealed_status(device))
+    maker, clusters = office.machine._rounds.key.maker, office.machine._clusters
+    office.machine._rounds.lost.update(office.leaders)
+    persist(office.store, list(clusters._propose(office.now)))
+    (coming, *_) = sorted({member.leader for member in maker._opened.members} - set(office.leaders))  # type: ignore[union-attr]
+    office.timers.names.add("coordinator.keys.deadline")
+    commands = office.give(offline(coming))
+    assert KeyGenerationFailed((coming,)) in commands
+    assert not maker.waits_for(coming)
+    assert coming in office.machine._rounds.failing(office.now)
+    assert coming not in office.machine._rounds.key.failing(office.now + 1800.0), "it is forgiven after a while"
+
+
+def test_a_leader_in_office_that_goes_offline_may_come_back_and_resume() -> None:
+    office = Office(protection="threshold")
+    office.begin(A, B, C, D)
+    for device in (A, B, C, D):
+        office.give(sealed_status(device))
+    office.give(TimerFired("coordinator.open"))
+    leader = office.leaders[0]
+    commands = office.give(offline(leader))
+    assert KeyGenerationFailed not in told(commands)
+    assert office.machine._rounds.making_key
+
+
+def test_a_coordinator_that_restarts_while_a_key_is_made_goes_on_with_the_same_attempt() -> None:
+    office = Office(protection="threshold")
+    office.begin(A, B, C, D)
+    for device in (A, B, C, D):
+        office.give(sealed_status(device))
+    office.give(TimerFired("coordinator.open"))
+    opened = office.machine._rounds.key.maker._opened
+    assert opened is not None
+    commands = office.restart()
+    assert office.machine._rounds.key.maker._opened == opened
+    assert "coordinator.keys.deadline" in timers(commands)
+    assert "coordinator.keys.resend" in timers(commands)
+    assert KeyGenerationBegun not in told(commands)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.chunks import Chunk
-from ofl_iot.protocol.codec import decode
+from ofl_iot.protocol.codec import decode, encode
+from ofl_iot.protocol.fleet_notes import Refusal, Vitals
 from ofl_iot.protocol.messages import Blocks, Pull, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
@@ -44,7 +45,8 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.reports import LateMessageDropped, MessageDropped, OutboxFull, StoredModelDropped
+from ofl_iot.roles.reports import LateMessageDropped, MessageDropped, MessagesRefused, OutboxFull, StoredModelDropped
+from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import Delete, Put
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
@@ -105,6 +107,7 @@ def test_a_new_device_subscribes_and_waits() -> None:
         Subscribe(Kind.ASSIGNMENT, receiver=A),
         Subscribe(Kind.RECEIPT, receiver=A),
         Subscribe(Kind.BLOCKS, receiver=A),
+        Subscribe(Kind.REFUSAL, receiver=A),
         SetTimer("device.heartbeat", 60.0),
     ]
 
@@ -112,7 +115,11 @@ def test_a_new_device_subscribes_and_waits() -> None:
 def test_a_link_brings_the_announcement_and_a_report() -> None:
     machine = device_machine()
     machine.handle(Started(), 0.0)
-    announced, measure = machine.handle(LinkUp(), 0.0)
+    announced, measure, vitals = machine.handle(LinkUp(), 0.0)
+    assert isinstance(vitals, Publish)
+    assert vitals.retain
+    assert isinstance(vitals.message, Vitals)
+    assert vitals.message.held_back == ""
     assert announced == Publish(Topic(Kind.STATUS, A), machine.status(online=True), retain=True)
     assert measure == Measure()
     said = Status(
@@ -295,9 +302,24 @@ def test_a_full_outbox_stops_releases_but_not_training() -> None:
 def test_a_failed_job_is_told_and_tried_again_after_a_rest() -> None:
     machine = device_machine()
     begin(machine)
-    commands = machine.handle(JobFailed(TrainLocally, "boom"), 1.0)
-    assert kinds(commands) == ["JobFailure", "SetTimer"]
+    commands = machine.handle(JobFailed(TrainLocally, "OSError: /secret/path"), 1.0)
+    assert kinds(commands) == ["JobFailure", "SetTimer", "Publish VITALS"]
+    (vitals,) = published(commands, Kind.VITALS)
+    assert isinstance(vitals, Vitals)
+    assert (vitals.held_back, vitals.error, vitals.failures) == ("user-code", "OSError", 1), "the class, no more"
+    assert b"secret" not in encode(vitals)
     assert jobs(machine.handle(TimerFired("device.rest"), 6.0), TrainLocally)
+
+
+def test_a_refusal_is_told_once_and_only_from_the_leader_or_the_coordinator() -> None:
+    machine = device_machine()
+    begin(machine)
+    refusal = Refusal("flood", "too many")
+    for sender in (LEADER, COORDINATOR):
+        first = machine.handle(arrived(Kind.REFUSAL, sender, refusal, A), 1.0)
+        assert first == [MessagesRefused(by=sender, code="flood", reason="too many")]
+        assert machine.handle(arrived(Kind.REFUSAL, sender, refusal, A), 2.0) == []
+    assert kinds(machine.handle(arrived(Kind.REFUSAL, "stranger", refusal, A), 3.0)) == ["LateMessageDropped"]
 
 
 def test_the_heartbeat_announces_measures_and_pulls() -> None:
@@ -331,7 +353,7 @@ def test_a_device_that_stops_says_goodbye() -> None:
 
 def test_a_pause_between_trainings_is_kept() -> None:
     machine = device_machine()
-    machine._training = type(machine._training)(steps=1, pause_s=9.0)
+    machine._training.rules = TrainingRules(steps=1, pause_s=9.0)
     commands = train(machine, begin(machine), now=1.0)
     assert timers(commands)["device.rest"] == 10.0
     machine.handle(prepared({0: 1.0}), 2.0)
@@ -557,7 +579,7 @@ def test_work_stored_before_a_crash_is_offered_by_a_device_that_may_not_train() 
     machine = device_machine()
     persist(store, train(machine, begin(machine, store)))
     again = device_machine()
-    again._training = msgspec.structs.replace(again._training, max_unreleased=1)
+    again._training.rules = msgspec.structs.replace(again._training.rules, max_unreleased=1)
     assert not jobs(again.handle(Started(store.load()), 2.0), TrainLocally)
     (job,) = jobs(again.handle(LinkUp(), 3.0), PrepareRelease)
     np.testing.assert_array_equal(job.update, np.ones(SIZE))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import decode_body
+from ofl_iot.protocol.fleet_notes import Refusal
 from ofl_iot.protocol.messages import (
     Blocks,
     Contribution,
@@ -254,12 +255,16 @@ def test_a_chunk_of_an_older_term_is_merged() -> None:
     ("kind", "event", "reason"),
     [
         (LateMessageDropped, update(1, sender="x"), "x is not in this cluster"),
-        (MessageDropped, update(1, model=b"othermod"), "a chunk of another model (12 parameters)"),
+        (
+            MessageDropped,
+            update(1, model=b"othermod"),
+            "a chunk of another model (12 parameters)",
+        ),
         (MessageDropped, update(1, size=13), "a chunk of another model (13 parameters)"),
         (MessageDropped, update(1, term=2), "a chunk of term 2, this cluster is in 1"),
         (LateMessageDropped, pull(sender="x"), "x is not in this cluster"),
         (LateMessageDropped, pull(term=2), "a pull of term 2, this cluster is in 1"),
-        (MessageDropped, pull(blocks=2), "a pull for 2 blocks, this model has 3"),
+        (MessageDropped, pull(blocks=2), "it asks for 2 blocks, this model has 3: make its leader.block_size 4"),
         (MessageDropped, arrived(Kind.RECEIPT, B, PartReceipt(1, 1, "", (0,)), A), "b is not the coordinator"),
         (
             MessageDropped,
@@ -287,6 +292,18 @@ def test_a_message_that_does_not_belong_here_is_dropped_and_told_with_its_sender
     assert report == kind(event.topic.sender, event.topic.kind.name, reason)
     assert machine.cluster is not None
     assert machine.cluster.fresh_count == 0
+
+
+def test_a_refused_member_is_told_why_but_not_for_every_message() -> None:
+    machine = in_office()
+    (refusal,) = published(machine.handle(pull(blocks=2), 1.0), Kind.REFUSAL)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.dropped) == ("block-size", 1)
+    assert not published(machine.handle(pull(blocks=2), 2.0), Kind.REFUSAL), "a flood is not answered by a flood"
+    (later,) = published(machine.handle(pull(blocks=2), 40.0), Kind.REFUSAL)
+    assert isinstance(later, Refusal)
+    assert later.dropped == 3
+    assert not published(machine.handle(pull(sender="x"), 50.0), Kind.REFUSAL), "nor is a stranger"
 
 
 # --- pulls
@@ -341,7 +358,7 @@ def test_an_early_pull_is_not_answered_in_another_term_nor_to_who_left() -> None
 def test_early_pulls_of_strangers_and_of_other_sizes_are_not_kept() -> None:
     machine = without_model()
     for odd in (pull(sender=C), pull(term=2), pull(blocks=999)):
-        (report,) = machine.handle(odd, 1.0)
+        report = machine.handle(odd, 1.0)[-1]
         assert isinstance(report, MessageDropped | LateMessageDropped)
     assert not published(give_model(machine, 0), Kind.BLOCKS)
 

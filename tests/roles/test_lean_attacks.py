@@ -113,6 +113,18 @@ def test_a_leader_signs_one_vector_for_a_body_also_after_a_restart(
     assert set(circle.reasons("share withheld")) == {"another vector was signed for this body, or none"}
 
 
+def test_a_leader_signs_the_same_weights_for_one_set_of_bodies_only(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    """B works with the coordinator and uploads twice: the two sums would differ by a body that both know."""
+    assert circle.ask(A, "vouch", VouchAsk(headers(uploads), WEIGHTS)) is not None
+    second = read((circle.contribute(B, 2 * lean_updates(4)[B]),))
+    other = {**uploads, **second}
+    assert headers(other) != headers(uploads)
+    assert circle.ask(A, "vouch", VouchAsk(headers(other), WEIGHTS)) is None
+    assert circle.reasons("share withheld") == ["another vector was signed for this body, or none"]
+
+
 @pytest.mark.parametrize("enrolled", [True, False])
 def test_nothing_opens_that_this_leader_is_part_of_and_did_not_sign_for(enrolled: bool) -> None:
     """Also where nobody is enrolled and signatures are empty: a leader knows what it signed for."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofl_iot.errors import RefusedError
+from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.messages import Block
 from ofl_iot.protocol.values import Precision
@@ -37,14 +38,15 @@ def restarted(model: LocalModel, next_seq: int) -> tuple[LocalModel, int | None]
 
 
 @settings(max_examples=150)
-@given(st.lists(steps, max_size=25))
-def test_trained_work_is_released_or_unreleased_never_lost(story: list[tuple]) -> None:
+@given(st.lists(steps, max_size=25), st.booleans())
+def test_trained_work_is_released_or_unreleased_never_lost(story: list[tuple], residual_apart: bool) -> None:
     """Small whole numbers are exact in float32 and in what is stored, so the law holds to the last bit."""
-    model, trained, released = LocalModel(LAYOUT, MODEL), np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
+    model = LocalModel(LAYOUT, MODEL, residual_apart=residual_apart)
+    trained, released = np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
     seq = 1
     for what, *with_ in story:
         if what == "train":
-            start = model.local.copy()
+            start = model.start_training()
             model.trained(start, start + with_[0])
             trained += with_[0]
         elif what == "release":
@@ -183,3 +185,64 @@ def test_noise_in_a_release_is_not_taken_back_by_the_next() -> None:
     model.released(piece.chunk, perturbed=True)
     assert not model.unreleased[:2].any()
     assert (model.unreleased[2:] == 1.0).all()
+
+
+def blocks_of(value: float) -> BlockBatch:
+    return Block(0, 1.0, "f", np.full(BLOCK, value, "<f4").tobytes()).as_batch()
+
+
+def test_with_the_residual_apart_training_starts_from_the_leaders_model() -> None:
+    model = LocalModel(LAYOUT, MODEL, residual_apart=True)
+    start = model.start_training()
+    model.trained(start, start + 1)
+    model.released(chunk_of(1, {0: 1.0}), perturbed=False)
+    model.downloaded(blocks_of(5), 1)
+    np.testing.assert_array_equal(model.start_training()[:BLOCK], np.full(BLOCK, 5))
+    assert model.unreleased[0] == 0
+    np.testing.assert_array_equal(model.unreleased[1:], np.ones(SIZE - 1))
+
+
+def test_with_the_residual_apart_a_device_that_hears_nothing_goes_on_from_its_own_work() -> None:
+    model = LocalModel(LAYOUT, MODEL, residual_apart=True)
+    for done in range(3):
+        start = model.start_training()
+        np.testing.assert_array_equal(start, np.full(SIZE, done))
+        model.trained(start, start + 1)
+    np.testing.assert_array_equal(model.unreleased, np.full(SIZE, 3))
+
+
+def test_with_the_residual_apart_what_was_heard_during_a_training_is_the_next_start() -> None:
+    model = LocalModel(LAYOUT, MODEL, residual_apart=True)
+    start = model.start_training()
+    model.downloaded(blocks_of(5), 1)
+    model.trained(start, start + 1)
+    np.testing.assert_array_equal(model.start_training()[:BLOCK], np.full(BLOCK, 5))
+
+
+def test_dropped_work_is_in_no_later_start_even_if_it_was_dropped_during_a_training() -> None:
+    model = LocalModel(LAYOUT, MODEL, residual_apart=True)
+    start = model.start_training()
+    model.trained(start, start + 1)
+    start = model.start_training()
+    model.discard_work()
+    assert not model.start_training().any()
+    model.discard_work()
+    model.trained(start, start + 1)
+    assert not model.start_training().any()
+
+
+def test_a_start_is_a_copy() -> None:
+    for residual_apart in (False, True):
+        model = LocalModel(LAYOUT, MODEL, residual_apart=residual_apart)
+        model.start_training()[:] = 7
+        assert not model.start_training().any()
+
+
+def test_with_the_residual_apart_the_model_for_own_use_is_the_leaders_as_last_heard() -> None:
+    model = LocalModel(LAYOUT, MODEL, residual_apart=True)
+    model.downloaded(blocks_of(5), 1)
+    start = model.start_training()
+    model.trained(start, start + 1)
+    model.released(chunk_of(1, {0: 1.0}), perturbed=False)
+    np.testing.assert_array_equal(model.own[:BLOCK], np.full(BLOCK, 5))
+    assert not model.own[BLOCK:].any()

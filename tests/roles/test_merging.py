@@ -59,6 +59,22 @@ def test_a_slow_device_counts_more_per_update_and_chunks_of_one_update_count_ali
     assert steps[B] > 2 * steps[A]
 
 
+def test_a_noisy_update_after_a_pause_counts_no_more_than_its_data() -> None:
+    members = dict.fromkeys((A, B, C), 10)
+    weights = {}
+    for noisy in (False, True):
+        merging = WeightedMerging(MergeRules(gate=False), salt=1, noisy=noisy)
+        for number in range(10):
+            for name in members:
+                merging.step(name, update(ONES, update_no=number), float(number), members, 0)
+        for number in range(10, 40):
+            for name in (A, B):
+                merging.step(name, update(ONES, update_no=number), float(number), members, 0)
+        weights[noisy] = merging.step(C, update(ONES, update_no=99), 40.0, members, 0)
+    assert weights[False] == 1.0
+    assert weights[True] == pytest.approx(1 / 3)
+
+
 def test_an_update_of_few_steps_counts_more_and_no_claim_goes_beyond_a_training() -> None:
     members = {A: 10, B: 10}
     for claim, factor in ((2.0, 5.0), (10.0, 1.0), (1e12, 1.0), (1e-9, 10.0)):

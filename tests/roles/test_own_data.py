@@ -15,9 +15,10 @@ from ofl_iot.protocol.messages import Card, Status
 from ofl_iot.protocol.model_card import ModelCard, TensorCard, encode_card
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Command, LookAtData, OpenLedger, SetTimer, Subscribe, TrainLocally
-from ofl_iot.roles.device.machine import DeviceMachine, DeviceProfile, DeviceRules
+from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.own_data import OwnData
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
+from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules
 from ofl_iot.roles.events import DataLooked, Event, JobFailed, LedgerOpened, LinkUp, Started, TimerFired, Trained
 from ofl_iot.roles.reports import DataFound, JobFailure, MessageDropped, ModelDiffers, WaitingForData
 from ofl_iot.roles.settings import TrainingRules

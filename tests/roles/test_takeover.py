@@ -23,6 +23,7 @@ from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.coordinator.takeover import TakeoverReader
 from ofl_iot.roles.events import Arrived, LinkUp, Started, TimerFired
+from ofl_iot.roles.keys.ceremony import MOST_EXTENSIONS
 from ofl_iot.roles.keys.participant import OPEN
 from ofl_iot.roles.reports import NothingToTakeOver, TakeoverBegun, TakeoverDone
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
@@ -150,7 +151,8 @@ def test_the_first_key_of_an_heir_is_above_all_that_leaders_have_heard_of() -> N
     commands = other.give(TimerFired("coordinator.gather"))
     for _ in range(4):
         other.machine._rounds.books.recluster_soon()
-        commands += other.give(TimerFired("coordinator.keys.deadline"))
+        for _ in range(2 * MOST_EXTENSIONS + 2):  # reminded and given more time, again and again; then given up
+            commands += other.give(TimerFired("coordinator.keys.deadline"))
     retained = {c.topic: c.message for c in commands if isinstance(c, Publish) and c.retain}
     heard_of = [(opened.term, opened.attempt) for opened in openings(commands)]
     assert {term for term, _ in heard_of} == {1, 2, 3, 4, 5}, "none of them began"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError, OflError, StoreError
 from ofl_iot.roles.storage import Delete, DeleteTable, Key, Put, StoreOp, in_key_order
-from ofl_iot.runtime.store import MemoryStore, SqliteStore, Store
+from ofl_iot.runtime.store import MAX_LOG_BYTES, MemoryStore, SqliteStore, Store
 
 Model = dict[str, dict[Key, bytes]]
 
@@ -449,3 +449,16 @@ def found(secret: bytes, folder: Path) -> bool:
     """Whether any run of the secret is in any file."""
     pieces = [secret[at : at + 60] for at in range(0, len(secret), 60)]
     return any(piece in file.read_bytes() for file in folder.iterdir() for piece in pieces[:5] if len(piece) == 60)
+
+
+def test_the_log_of_a_small_store_stays_small(path: Path) -> None:
+    """Without a bound it grew to thousands of pages for a few kilobytes of data, and filled small disks."""
+    log = path.with_name(path.name + "-wal")
+    with SqliteStore(path) as store:
+        for number in range(300):
+            store.apply([Put("state", number % 5, bytes(1000))])
+            assert log.stat().st_size <= MAX_LOG_BYTES
+        store.apply([Put("model", "values", bytes(4 * MAX_LOG_BYTES))])
+        for number in range(100):
+            store.apply([Put("state", number % 5, bytes(1000))])
+        assert log.stat().st_size <= MAX_LOG_BYTES, "a large transaction's log is cut again"

@@ -108,6 +108,14 @@ def test_noise_has_the_promised_scale_whatever_the_draw() -> None:
     assert np.std(steps) == pytest.approx(2.0 / 10, rel=0.03)
 
 
+def test_a_private_step_is_divided_by_the_batch_size_asked_for_even_where_images_are_fewer() -> None:
+    net = ConvNet(1, 8, 3, 6)
+    job = TrainJob(steps=1, batch_size=8, learning_rate=1.0, clip_norm=0.1)
+    images = images_for(net, 1, 4)
+    step = net.train(net.initial(0), images, np.arange(1), job, np.random.default_rng(0)).params - net.initial(0)
+    assert np.linalg.norm(step) == pytest.approx(0.1 / 8, rel=1e-2)
+
+
 def test_a_poisson_batch_may_be_empty() -> None:
     net = ConvNet(1, 8, 3, 6)
     images = images_for(net, 2, 4)

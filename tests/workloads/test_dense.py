@@ -105,6 +105,13 @@ def test_noise_has_the_promised_scale_whatever_the_draw() -> None:
     assert np.std(steps) == pytest.approx(2.0 / 10, rel=0.03)
 
 
+def test_a_private_step_is_divided_by_the_batch_size_asked_for_even_where_records_are_fewer() -> None:
+    net, data = DenseNet((5, 3)), samples(1, 4)
+    job = TrainJob(steps=1, batch_size=8, learning_rate=1.0, clip_norm=1e-3)
+    step = net.train(net.initial(0), data, np.arange(1), job, np.random.default_rng(0)).params - net.initial(0)
+    assert np.linalg.norm(step) == pytest.approx(1e-3 / 8, rel=1e-2)
+
+
 def test_a_poisson_batch_may_be_empty_and_the_step_is_then_only_noise() -> None:
     net, data = DenseNet((5, 3)), samples(2, 4)
     job = TrainJob(steps=1, batch_size=1, learning_rate=0.1, clip_norm=1.0)

@@ -118,8 +118,8 @@ def pause_for(settings: Settings, *, churn: bool) -> float:
     anything new: pause = expected seconds / trainings in the budget - seconds a training takes.
     """
     simulation, training, privacy = settings.simulation, settings.training, settings.privacy
-    if privacy.mode != "rigorous":
-        return training.pause_s
+    if privacy.mode != "rigorous" or not privacy.planned_steps:
+        return training.pause_s  # `privacy.lifetime` paces, or nothing needs to last
     expected_s = simulation.rounds * (ROUND_S + (CHURN_ROUND_S if churn else 0.0))
     trainings = privacy.planned_steps / training.steps
     return max(training.pause_s, expected_s / trainings - training.steps * simulation.step_s)

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from ofl_iot.fleet.assignment import FleetPlan, leaders
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTimer
+from ofl_iot.roles.coordinator.notes import OFFLINE, STORE_LOST, UNFIT, ClusterNotes
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.coordinator.rounds import Rounds
 from ofl_iot.roles.reports import Clustered, ClusterOrphaned, DeviceJoined, LeaderReplaced
 from ofl_iot.roles.settings import FleetRules, RoundRules
+from ofl_iot.roles.storage import Put, Stored
 
+TABLE = "coordinator.clusters"
 GRACE = "coordinator.grace."
 """Begins the names of timers: a leader that went has so long to come back."""
 
@@ -30,10 +35,18 @@ class Clusters:
         self._rounds = rounds
         self._rules = rules
         self._fleet = fleet
+        self.notes = ClusterNotes(roster)
         self._proposal: FleetPlan | None = None
         """The plan of the next term while its leaders make their key."""
         self._emptied: set[DeviceId] = set()
         """Leaders that came back with an empty store and are still to be replaced."""
+
+    def restore(self, stored: Stored) -> None:
+        """Take up the plan whose leaders were making their key, unless another term has begun since."""
+        row = stored.get(TABLE, {}).get("proposal")
+        plan = msgspec.msgpack.decode(row, type=FleetPlan) if row else None
+        if plan and plan.term == self._roster.highest_term and plan.term not in self._roster.terms.values():
+            self._proposal = plan
 
     # --- forming
 
@@ -45,8 +58,13 @@ class Clusters:
 
     def between_rounds(self, now: float, *, last: bool) -> Iterator[Command]:
         """Form clusters anew when it is time, unless there is no round to come; otherwise replace who failed."""
+        if self._proposal and self._rounds.making_key:
+            return  # the leaders to come make their key beside the rounds
+        if self._proposal and self._key_is_ready(self._proposal):
+            yield from self.adopt(self._proposal, now)
+            return
         self._proposal = None
-        if not last and self._due(now):
+        if not last and not self._rounds.making_key and self._due(now):
             yield from self._propose(now)
         if self._proposal is None:
             for leader in sorted({*self._rounds.lost, *self._roster.unfit_leaders()}):
@@ -54,10 +72,13 @@ class Clusters:
             self._rounds.lost.clear()
 
     def key_made(self, now: float) -> Iterator[Command]:
-        """The leaders to come take office, if the key that was made is theirs."""
-        plan = self._proposal
-        if plan and plan.term == self._roster.highest_term and not self._rounds.making_key:
-            yield from self.adopt(plan, now)
+        """The leaders to come take office, if the key that was made is theirs; a round that is open ends first."""
+        if self._proposal and self._key_is_ready(self._proposal) and not self._rounds.under_way:
+            yield from self.adopt(self._proposal, now)
+
+    def _key_is_ready(self, plan: FleetPlan) -> bool:
+        terms = {str(leader): int(plan.term) for leader in leaders(plan)}
+        return plan.term == self._roster.highest_term and self._rounds.key.maker.has_key_of(terms)
 
     def _due(self, now: float) -> bool:
         """By rounds or by turnover; not while most are still silent, as after a restart."""
@@ -69,8 +90,8 @@ class Clusters:
 
     def _propose(self, now: float) -> Iterator[Command]:
         """Plan anew. The leaders to come make their key first; until it is there the present ones stay in office."""
-        self._proposal, ops = self._roster.propose(now, self._rounds.failing)
-        yield Persist(tuple(ops))
+        self._proposal, ops = self._roster.propose(now, self._rounds.failing(now))
+        yield Persist((*ops, Put(TABLE, "proposal", msgspec.msgpack.encode(self._proposal))))
         yield from self._rounds.key.prepare(self._proposal.term, leaders(self._proposal), now)
         if not self._rounds.making_key:
             yield from self.adopt(self._proposal, now)
@@ -88,6 +109,8 @@ class Clusters:
             distrusted=tuple(plan.distrusted),
         )
         yield from self.announce(self._roster.devices)
+        self.notes.clustered()
+        yield from self.notes.publish()
         yield from self.watch_absent_leaders(now)
 
     def announce(self, devices: Iterable[DeviceId]) -> Iterator[Command]:
@@ -103,6 +126,7 @@ class Clusters:
         if cluster is not None:
             yield DeviceJoined(device=device, leader=cluster.leader)
             yield from self.announce(dict.fromkeys((DeviceId(cluster.leader), device)))
+            yield from self.notes.publish()
 
     # --- lost leaders
 
@@ -114,6 +138,7 @@ class Clusters:
 
     def gone(self, device: DeviceId, now: float) -> Iterator[Command]:
         """A device went; a leader may come back within its grace."""
+        yield from self._rounds.member_gone(device, now)
         if self._roster.leads(device):
             yield SetTimer(GRACE + device, now + self._fleet.leader_grace_s)
 
@@ -150,7 +175,9 @@ class Clusters:
         """A deputy takes over under a new term; what the lost leader had merged is sent to it again."""
         if not self._roster.leads(leader):
             return
-        heir, ops = self._roster.replace_leader(leader)
+        emptied = leader in self._emptied
+        away = not self._roster.devices[leader].online
+        heir, ops = self._roster.replace_leader(leader, self._rounds.failing(now))
         if heir is None and leader in self._emptied:
             heir, ops = leader, self._roster.reseat(leader)
         self._emptied.discard(leader)
@@ -164,3 +191,5 @@ class Clusters:
         cluster = self._roster.cluster_of(heir)
         if cluster is not None:
             yield from self.announce(cluster.members)
+        self.notes.handed_over(leader, heir, STORE_LOST if emptied else OFFLINE if away else UNFIT)
+        yield from self.notes.publish()

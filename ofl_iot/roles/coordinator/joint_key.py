@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ofl_iot.crypto.lean.budget import model_requests, score_requests
 from ofl_iot.crypto.params import LEAN, parameter_set
 from ofl_iot.ids import DeviceId
+from ofl_iot.protocol.messages import Seat
 from ofl_iot.roles.commands import Command
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.roster import Roster
@@ -25,8 +26,8 @@ class JointKey:
         self._roster = roster
         self._rules = rules
         self.maker = KeyCeremony(rules)
-        self.failing: set[DeviceId] = set()
-        """Devices that did not do their part since a key was last made."""
+        self._failed: dict[DeviceId, float] = {}
+        """Devices that did not do their part, and until when that is remembered."""
 
     @property
     def needed(self) -> bool:
@@ -35,8 +36,39 @@ class JointKey:
 
     @property
     def at_hand(self) -> bool:
-        """Whether a round can be opened as far as keys go: there is one, and it may still decrypt."""
-        return not self.needed or (self.maker.fits(self._roster.terms) and self.maker.requests < self._most_requests)
+        """Whether a round can be opened as far as keys go: enough leaders share one, and it may still decrypt."""
+        key = self.maker.key
+        if not self.needed:
+            return True
+        if key is None or self.maker.requests >= self._most_requests:
+            return False
+        return len(self.maker.covers(key, self._roster.terms)) >= max(2, key.opened.threshold)
+
+    def seats(self) -> tuple[Seat, ...]:
+        """The leaders that can take part in a round: in an encrypted one those that have a share of its key."""
+        if not self.needed:
+            return self._roster.seats()
+        able = self.maker.covers(self.maker.key, self._roster.terms)
+        return tuple(seat for seat in self._roster.seats() if seat.leader in able)
+
+    @property
+    def _lasts(self) -> bool:
+        """Whether the key in use is that of all leaders in office and has half of its budget left."""
+        left = self._most_requests - self.maker.requests
+        return self.maker.fits(self._roster.terms) and 2 * left > self._most_requests
+
+    def tend(self, now: float) -> Iterator[Command]:
+        """Let the next key be made, beside the rounds, before the present one is used up or if it misses a leader."""
+        done = not self.needed or self._lasts or self.maker.ready_for(self._roster.terms)
+        if not done and not self.maker.under_way:
+            yield from self.make(now)
+
+    def renew(self) -> Iterator[Command]:
+        """Between rounds: put the next key into use if the present one misses a leader or is used up."""
+        ready = self.needed and self.maker.ready_for(self._roster.terms)
+        used_up = self.maker.requests >= self._most_requests
+        if ready and (used_up or not self.maker.fits(self._roster.terms)):
+            yield from self.maker.install()
 
     @property
     def _most_requests(self) -> int:
@@ -71,10 +103,15 @@ class JointKey:
 
     def made(self, event: KeysMade) -> Iterator[Command]:
         """The joint key is here."""
-        self.failing.clear()
         yield from self.maker.made(event)
 
-    def give_up(self) -> Iterator[Command]:
-        """The key was not made in time, or cannot be made."""
-        yield KeyGenerationFailed(missing=tuple(sorted(self.maker.missing())))
+    def failing(self, now: float) -> set[DeviceId]:
+        """Devices that failed in making a key, for `key_failure_memory_s` after they did."""
+        self._failed = {device: until for device, until in self._failed.items() if until > now}
+        return set(self._failed)
+
+    def give_up(self, missing: Collection[str], now: float) -> Iterator[Command]:
+        """The key was not made in time, or cannot be made, because of these leaders, which is remembered."""
+        self._failed.update({DeviceId(leader): now + self._rules.key_failure_memory_s for leader in missing})
+        yield KeyGenerationFailed(missing=tuple(sorted(missing)))
         yield from self.maker.stop()

@@ -52,6 +52,7 @@ from ofl_iot.roles.events import (
     TimerFired,
     Vector,
 )
+from ofl_iot.roles.refusals import Refusals
 from ofl_iot.roles.reports import (
     AllBudgetsSpent,
     DeviceStoreLost,
@@ -80,6 +81,8 @@ class ModelProfile:
     initial: Vector
     card: bytes = b""
     """What the model is, published so that devices can tell how theirs differs; empty: it is not published."""
+    version: str = ""
+    """Version of the software, as observers are told it."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,18 @@ class CoordinatorMachine:
         self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term, self._books)
         self._rounds = Rounds(self._model, self.roster, rules.rounds, rules.protection)
         self._clusters = Clusters(self.roster, self._rounds, rules.rounds, rules.fleet)
+        self._rounds.notes.version = profile.version
+        self._refusals = Refusals(COORDINATOR)
         self._inheritance: TakeoverReader | None = None
+        self._moved_meanwhile: dict[DeviceId, Status] = {}
+        """Devices that announced another store before this coordinator knew whether it may go on."""
         """What another coordinator left, while it is read."""
         self._unverified = False
         """Whether this state may be an old copy: until the broker's manifest was read nothing is published."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
+        self._rounds.now = now
         return collect(self._decide(event, now), event)
 
     @property
@@ -156,7 +164,9 @@ class CoordinatorMachine:
         elif isinstance(event, TimerFired):
             yield from self._timer(event.name, now)
         elif isinstance(event, Evaluated):
-            yield _evaluation(event)
+            evaluated = _evaluation(event)
+            yield evaluated
+            yield from self._rounds.notes.evaluated(evaluated.round_no, evaluated.metrics)
         elif not isinstance(event, LinkDown | Stopping):
             yield from self._computed(event, now)
         if self._rounds.ended:
@@ -175,7 +185,7 @@ class CoordinatorMachine:
         elif isinstance(event, JobFailed):
             yield JobFailure(job=event.job.__name__, round_no=event.round_no, reason=event.reason)
             if event.job is not EvaluateModel:
-                yield from self._rounds.job_failed(event)
+                yield from self._rounds.job_failed(event, now)
         else:
             raise TypeError(f"a coordinator does not expect {type(event).__name__}")
 
@@ -184,6 +194,7 @@ class CoordinatorMachine:
     def _start(self, stored: Stored, now: float) -> Iterator[Command]:
         self.roster.restore(stored, now)
         self._rounds.restore(stored)
+        self._clusters.restore(stored)
         ops = self._claim.restore(stored)
         self.roster.incarnation = self._model.incarnation = self._claim.incarnation
         if not self._model.restore(stored):
@@ -220,6 +231,7 @@ class CoordinatorMachine:
         if self.roster.plan:
             yield from self._model.publish()
             yield from self._clusters.announce(self.roster.devices)
+            yield from self._clusters.notes.publish(again=True)
         yield from self._rounds.republish(now)
 
     def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
@@ -254,6 +266,9 @@ class CoordinatorMachine:
             if self.roster.cluster_of(device) is None:
                 yield from self._clusters.join(device)
         yield from self._clusters.watch_absent_leaders(now)
+        moved, self._moved_meanwhile = self._moved_meanwhile, {}
+        for device, status in moved.items():
+            yield from self._status(device, status, now)
 
     def _inherit(self, now: float) -> Iterator[Command]:
         """Go on from the other's model and books; until the fleet has gathered, a later version may still come."""
@@ -366,13 +381,20 @@ class CoordinatorMachine:
     def _status(self, device: DeviceId, status: Status, now: float) -> Iterator[Command]:
         if status.model != self._model.digest or status.size != len(self.model):
             words = status.difference or f"{status.size} parameters, the federation's has {len(self.model)}"
-            raise RefusedError(f"{device} trains another model: {words}")
+            answer = self._refusals.refuse(device, "wrong-model", f"it trains another model: {words}", now)
+            if answer and status.online:
+                yield answer
+            raise RefusedError(f"{device} trains another model: {words}", "wrong-model")
         if self.roster.plan and not self._inheritance and status.term > self.roster.highest_term:
             raise RefusedError(
                 f"{device} says that it is in term {status.term}, the highest given is {self.roster.highest_term}: it "
                 "lies, or the coordinator's store was lost, then start it with --take-over"
             )
         moved = self.roster.has_another_store(device, status.store)
+        if moved and self._unverified:
+            # Noted now, the loss would be forgotten before anything could be done about it.
+            self._moved_meanwhile[device] = status
+            return
         ops = self.roster.heard(device, status, now)
         if ops:
             yield Persist(tuple(ops))

@@ -19,7 +19,7 @@ from ofl_iot.fleet.assignment import (
     with_joiners,
     with_leader_lost,
 )
-from ofl_iot.fleet.election import fit_to_serve
+from ofl_iot.fleet.election import fit_to_serve, link_serves, typical_mbps
 from ofl_iot.fleet.trust import Evidence
 from ofl_iot.ids import DeviceId, Term
 from ofl_iot.protocol.messages import Assignment, KeyMember, Member, Observation, Seat, Settlement, Status
@@ -351,10 +351,15 @@ class Roster:
         self._open_seat(leader)
         return self.stored()
 
-    def replace_leader(self, leader: DeviceId) -> tuple[DeviceId | None, list[StoreOp]]:
-        """Give the cluster of a lost leader to the first in succession who is online and, if any is, fit to serve."""
+    def replace_leader(
+        self, leader: DeviceId, failing: Collection[DeviceId] = ()
+    ) -> tuple[DeviceId | None, list[StoreOp]]:
+        """Give the cluster of a lost leader to the first in succession who is online.
+
+        Whoever has failed in making a key, or is not fit to serve, comes last.
+        """
         assert self.plan is not None  # noqa: S101  # the federation has begun
-        heirs = sorted(self._heirs(leader), key=lambda heir: not self._fit(heir))
+        heirs = sorted(self._heirs(leader), key=lambda heir: (heir in failing, not self._fit(heir)))
         if not heirs:
             return None, []
         plan = self.plan
@@ -427,7 +432,10 @@ class Roster:
         return [device for device in members if device != leader and self.devices[device].online]
 
     def _fit(self, device: DeviceId) -> bool:
-        return fit_to_serve(self.devices[device].telemetry, self._settings.election, sitting=False)
+        record, election = self.devices[device], self._settings.election
+        typical = typical_mbps(each.evidence for each in self.devices.values())
+        fit = fit_to_serve(record.telemetry, election, sitting=False)
+        return fit and link_serves(record.evidence, typical, election)
 
     def _open_seat(self, leader: DeviceId) -> None:
         term = self._seats.term + 1

@@ -8,7 +8,7 @@ Algorithm 4. Every step is durable before it is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.joint_key import JointKey
+from ofl_iot.roles.coordinator.notes import RoundNotes
 from ofl_iot.roles.coordinator.open_round import OpenRound
 from ofl_iot.roles.coordinator.progress import RoundProgress
 from ofl_iot.roles.coordinator.roster import Roster
@@ -40,13 +41,22 @@ from ofl_iot.roles.decryption.remote import RemoteDecryption, confirm
 from ofl_iot.roles.decryption.requester import Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked, RoundAggregated
 from ofl_iot.roles.keys import ceremony as key_maker
-from ofl_iot.roles.reports import ContributionRefused, LeaderSuspected, RoundAbandoned, RoundClosed, RoundOpened
+from ofl_iot.roles.reports import (
+    ContributionRefused,
+    LeaderSuspected,
+    RoundAbandoned,
+    RoundClosed,
+    RoundOpened,
+    RoundsWithKey,
+    RoundsWithoutKey,
+)
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.roles.storage import Stored, StoreOp
 
 OPEN = "coordinator.open"
 _REMIND, _DEADLINE = "coordinator.remind", "coordinator.deadline"
 _REMIND_S = 5.0
+_TEND = "coordinator.keys.tend"
 _KEY_RETRY_S = 1.0
 _MISSES_BEFORE_REPLACEMENT = 2
 
@@ -61,6 +71,9 @@ class Rounds:
         self._protection = protection
         self.key = JointKey(model, roster, protection)
         self.books = RoundProgress(rules)
+        self.notes = RoundNotes()
+        self.now = 0.0
+        """Time of the step under way."""
         self.doubled_chunks = 0
         self.ended = False
         """Set when a round ended; the coordinator then does what is done between rounds."""
@@ -71,8 +84,8 @@ class Rounds:
         self._misses: dict[str, int] = {}
         self._blamed: set[str] = set()
         """Leaders that answered wrongly in the round that closes."""
-        self._overdue = False
-        """Whether a round waits for its key."""
+        self._without_key_since: float | None = None
+        """Since when a round is due that has no key."""
 
     # --- life
 
@@ -83,6 +96,7 @@ class Rounds:
 
     def resume(self, now: float) -> Iterator[Command]:
         """After a restart: the round that was open is opened again, its contributions are asked for again."""
+        yield from self.key.maker.resume(now)
         if self.books.interrupted and self.key.at_hand:
             self.books.open_again()
             yield Persist(self.books.stored())
@@ -98,6 +112,7 @@ class Rounds:
     def republish(self, now: float) -> Iterator[Command]:
         """The link is back: the open round and everything unconfirmed is said again."""
         yield from self._remind(now)
+        yield from self.notes.again()
         self.key.maker.link_lost()
         yield from self.key.maker.send_due(now)
         if self._decryption:
@@ -110,9 +125,13 @@ class Rounds:
         return self.key.maker.under_way
 
     @property
-    def failing(self) -> set[DeviceId]:
+    def under_way(self) -> bool:
+        """Whether a round is open or aggregates."""
+        return self._round is not None
+
+    def failing(self, now: float) -> set[DeviceId]:
         """Devices that should not be elected now."""
-        return self.lost | self.key.failing
+        return self.lost | self.key.failing(now)
 
     @property
     def aggregating(self) -> bool:
@@ -130,7 +149,8 @@ class Rounds:
         self._misses.pop(leader, None)
         if self.making_key:
             yield from self.key.maker.stop()
-            yield SetTimer(OPEN, now + _KEY_RETRY_S)
+        if self.key.needed:
+            yield SetTimer(OPEN if self._without_key_since is not None else _TEND, now + _KEY_RETRY_S)
         if self._round and not self._round.aggregating:
             self._round.drop(leader)
             if self._round.complete():
@@ -149,14 +169,16 @@ class Rounds:
         elif name == key_maker.RESEND:
             yield from self.key.maker.send_due(now)
         elif name == key_maker.DEADLINE:
-            yield from self._key_failed()
+            yield from self._key_overdue(now)
+        elif name == _TEND:
+            yield from self._tend(now)
         elif name == decryption.RESEND and self._decryption:
             yield from self._decryption.send_due(now)
         elif name == decryption.DEADLINE and self._decryption:
             yield from self._decryption.deadline(now)
             yield from self._abandon_if_given_up()
 
-    def job_failed(self, event: JobFailed) -> Iterator[Command]:
+    def job_failed(self, event: JobFailed, now: float) -> Iterator[Command]:
         """A decryption goes on without those whose shares made it fail; otherwise key generation or round is over.
 
         The failure of a job whose round or key generation is over already concerns nobody.
@@ -164,7 +186,7 @@ class Rounds:
         if event.job is MakeKeys:
             if self.key.maker.is_making(event.term, event.attempt):
                 self.key.maker.blame(event.culprits)
-                yield from self._key_failed()
+                yield from self._key_failed(self.key.maker.missing(), now)
         elif self._round is None or event.round_no != self._round.opened.round_no:
             return
         elif self._decryption and (event.culprits or event.suspects):
@@ -174,14 +196,35 @@ class Rounds:
         else:
             yield from self.abandon(event.reason)
 
-    def _key_failed(self) -> Iterator[Command]:
-        """Who did not do its part is replaced, then a key is made anew."""
-        if not self.making_key:
+    def _key_overdue(self, now: float) -> Iterator[Command]:
+        """Remind leaders, or give up; if most of them are late, they are slow, and replacing them would not help."""
+        maker = self.key.maker
+        if not maker.under_way:
             return
-        self.lost.update(map(DeviceId, self.key.maker.missing()))
-        self.key.failing |= self.lost
-        yield from self.key.give_up()
-        self.ended = True
+        if not maker.expired(now):
+            yield from maker.overdue(now)
+        elif maker.slow:
+            yield from maker.go_on(now)
+        else:
+            missing = sorted(maker.missing())
+            most = max(1, len(self._roster.terms) // 2)
+            yield from self._key_failed(missing[:most], now)
+
+    def _key_failed(self, missing: Collection[str], now: float) -> Iterator[Command]:
+        """Who did not do its part is replaced, then a key is made anew; a round that is open ends first."""
+        self.lost.update(map(DeviceId, missing))
+        yield from self.key.give_up(missing, now)
+        if self._round is None:
+            self.ended = True
+        yield SetTimer(_TEND, now + _KEY_RETRY_S)
+
+    def member_gone(self, device: DeviceId, now: float) -> Iterator[Command]:
+        """A device went: a key that it should make before it takes office is given up at once.
+
+        A leader in office has its grace to come back and resume; when that is over it is replaced, and so is the key.
+        """
+        if self.key.maker.waits_for(device) and not self._roster.leads(device):
+            yield from self._key_failed((device,), now)
 
     def receive(self, kind: Kind, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
         """A part or a receipt from a leader."""
@@ -199,7 +242,7 @@ class Rounds:
 
     def open_if_overdue(self, now: float) -> Iterator[Command]:
         """The round that waited for its key can open."""
-        if self._overdue:
+        if self._without_key_since is not None:
             yield from self._open_next(now)
 
     def decryption_requested(self, event: DecryptionRequested | LeanAsked, now: float) -> Iterator[Command]:
@@ -214,19 +257,24 @@ class Rounds:
     def _open_next(self, now: float) -> Iterator[Command]:
         if self._round or self._model.final or not self._roster.seats():
             return
-        # While leaders to come make their key no round opens, not even in the clear: it would reach into their term.
-        self._overdue = self.making_key or not self.key.at_hand
-        if self._overdue:
-            yield from self._make_key(now)
+        yield from self.key.renew()
+        yield from self._tend(now)
+        if not self.key.at_hand:
+            if self._without_key_since is None:
+                self._without_key_since = now
+                yield RoundsWithoutKey(round_no=self.books.counter.opened + 1)
             return
+        if self._without_key_since is not None:
+            waited_s, self._without_key_since = now - self._without_key_since, None
+            yield RoundsWithKey(round_no=self.books.counter.opened + 1, waited_s=waited_s)
         self.books.open_next()
         yield Persist(self.books.stored())
         yield from self._open(now)
 
-    def _make_key(self, now: float) -> Iterator[Command]:
-        if not self.making_key:
-            yield from self.key.make(now)
-        if not self.making_key:
+    def _tend(self, now: float) -> Iterator[Command]:
+        """See to the next key; without one at hand, and nobody to make it yet, look again soon."""
+        yield from self.key.tend(now)
+        if not self.key.at_hand and not self.making_key:
             yield SetTimer(OPEN, now + _KEY_RETRY_S)
 
     def _open(self, now: float) -> Iterator[Command]:
@@ -234,13 +282,14 @@ class Rounds:
         opened = RoundOpen(
             round_no=self.books.counter.opened,
             attempt=self.books.counter.attempt,
-            seats=self._roster.seats(),
+            seats=self.key.seats(),
             base_round=self.books.counter.closed,
             deadline_s=self._rules.deadline_s,
             key_id=key.key_id if key else b"",
             bounds=self.books.bounds_for(len(self._model.values)) if key and key.opened.params == LEAN.name else b"",
         )
         self._round = OpenRound(opened, now + self._rules.deadline_s)
+        self.notes.opened(now)
         yield RoundOpened(round_no=opened.round_no, leaders=len(opened.seats), encrypted=key is not None)
         yield SetTimer(_DEADLINE, self._round.deadline)
         yield from self._remind(now)
@@ -260,6 +309,8 @@ class Rounds:
         books = self._roster.books_of(leader)
         max_bytes = 64 * len(self._model.values) + (1 << 20) + 64 * 1024 * (len(books) + 1)
         receipt = current.take(leader, part, books, self._roster.seq_limit, max_bytes)
+        if leader in current.contributions:
+            self.notes.arrived(leader, now)
         yield Publish(Topic(Kind.RECEIPT, COORDINATOR, leader), receipt)
         if current.complete():
             yield from self._aggregate(current, now)
@@ -271,12 +322,17 @@ class Rounds:
         if current.aggregating:
             yield from self.abandon("the aggregation did not end in time")
             return
-        self._missed(current.missing)
+        self._missed(self._replaceable(current))
         if current.has_quorum(self._rules.quorum):
             yield from self._aggregate(current, now)
         else:
             came, asked = len(current.contributions), len(current.opened.seats)
             yield from self.abandon(f"{came} of {asked} leaders contributed")
+
+    def _replaceable(self, current: OpenRound) -> list[str]:
+        """The leaders that count as missing; if most are late, all are slow, and at most one of them is replaced."""
+        missing = sorted(current.missing, key=lambda leader: (-self._misses.get(leader, 0), leader))
+        return missing if 2 * len(missing) <= len(current.opened.seats) else missing[:1]
 
     def _missed(self, leaders: Iterable[str]) -> None:
         """Leaders that did not contribute, or did not decrypt; twice in a row, and they are replaced."""
@@ -299,6 +355,7 @@ class Rounds:
             yield from self.abandon("the joint key is gone")
             return
         current.aggregating = True
+        self.notes.aggregating_at = now
         yield SetTimer(_DEADLINE, now + self._rules.aggregation_deadline_s)
         yield CancelTimer(_REMIND)
         number = current.opened.round_no
@@ -349,6 +406,7 @@ class Rounds:
         """Give the round up; its contributions are part of the next one."""
         if self._round:
             yield RoundAbandoned(round_no=self._round.opened.round_no, reason=reason)
+            yield from self.notes.abandoned(self._round, reason, self.now)
             yield from self._end()
 
     def _rest(self, reason: str) -> Iterator[Command]:
@@ -396,6 +454,8 @@ class Rounds:
             excluded=event.excluded,
         )
         yield from self._model.publish()
+        failing = set(self._blamed) | (self._decryption.failing if self._decryption else set())
+        yield from self.notes.closed(current, event, self.key.maker.key, failing, self.now)
         yield Compute(EvaluateModel(event.round_no, self._model.values.copy()))
         yield from self._end()
 

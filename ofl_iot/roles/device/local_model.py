@@ -5,6 +5,10 @@
 `base` is the leader's model as the device knows it plus what the device released since. Releasing adds to `base`,
 so exactly the released part leaves the unreleased work and the rest waits (error feedback). Downloading moves both
 by the same amount, so no unreleased work is lost.
+
+Training starts from `local`, or from `base`: then the unreleased work waits apart and steers nothing before it leaves.
+Where nothing was heard since the last training, the next one goes on from its result in either case: a device that
+began again from the same model would send the same correction twice.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from ofl_iot.roles.events import Vector
 class LocalModel:
     """The vectors of one device."""
 
-    def __init__(self, layout: BlockLayout, digest: bytes) -> None:
+    def __init__(self, layout: BlockLayout, digest: bytes, *, residual_apart: bool = False) -> None:
         self.layout = layout
         self.digest = digest
         self.local: Vector = np.zeros(layout.size, np.float32)
@@ -35,6 +39,11 @@ class LocalModel:
         self.held = np.zeros(layout.count, bool)
         """Blocks that some leader has sent at least once."""
         self.round_no = 0
+        self._residual_apart = residual_apart
+        self._reached: Vector | None = None
+        """Where the last training ended; None once something was heard since it began."""
+        self._heard = False
+        """Whether blocks came since the last training began."""
 
     @property
     def complete(self) -> bool:
@@ -46,6 +55,19 @@ class LocalModel:
         """Work that has not left the device."""
         return self.local - self.base
 
+    @property
+    def own(self) -> Vector:
+        """The device's model for its own use: the leader's as last heard if the unreleased work waits apart."""
+        return self.synced if self._residual_apart else self.local
+
+    def start_training(self) -> Vector:
+        """Return a copy of what the next training starts from."""
+        self._heard = False
+        known = self.base if self._residual_apart else self.local
+        start = known if self._reached is None else self._reached
+        copied: Vector = start.copy()
+        return copied
+
     def distance(self) -> float:
         """||local - synced|| / ||synced||: how far the device is from its cluster."""
         norm = float(np.linalg.norm(self.synced))
@@ -54,10 +76,12 @@ class LocalModel:
     def trained(self, start: Vector, params: Vector) -> None:
         """Add what training changed; blocks downloaded meanwhile keep their new values."""
         self.local = self.local + (params - start)
+        self._reached = params if self._residual_apart and not self._heard else None
 
     def discard_work(self) -> None:
         """Forget all work that has not left the device."""
         self.local = self.base.copy()
+        self._reached, self._heard = None, True  # a training under way ends at a point that holds the dropped work
 
     def released(self, chunk: Chunk, *, perturbed: bool) -> None:
         """The chunk's part of the work is on its way.
@@ -89,6 +113,7 @@ class LocalModel:
         self.seen[blocks] = batch.read_cumulative_change()
         self.held[blocks] = True
         self.round_no = round_no
+        self._reached, self._heard = None, True
 
     def new_leader(self) -> None:
         """Another leader counts its own cumulative change: nothing of its model has been seen."""

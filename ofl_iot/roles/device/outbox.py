@@ -54,7 +54,7 @@ class Outbox:
     def __init__(self, *, max_bytes: int, window: int, resend_s: float) -> None:
         self._parcels: dict[int, OutboxEntry] = {}
         self._queue: deque[Piece] = deque()
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._window = window
         self._credits = window
         self._resend_s = resend_s
@@ -110,7 +110,12 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether the bound on unsettled bytes stops releases."""
-        return self._bytes >= self._max_bytes
+        return self._bytes >= self.max_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what is kept until it is settled."""
+        return self._bytes
 
     @property
     def unsettled(self) -> Mapping[int, OutboxEntry]:

@@ -39,6 +39,11 @@ class OwnData:
         """The records of the last look are being trained on: look again before the next training."""
         self._looked = False
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the last look found nothing to train on."""
+        return self._waiting
+
     def begins_waiting(self) -> bool:
         """Return whether this is the first look in a row that found nothing."""
         first, self._waiting = self.records == 0 and not self._waiting, self.records == 0

@@ -147,6 +147,11 @@ class Resources:
         return self._planned[1]
 
     @property
+    def telemetry(self) -> Telemetry | None:
+        """The last telemetry."""
+        return self._telemetry
+
+    @property
     def steps(self) -> int:
         """Return the steps of one training: those of the rules, fewer where they take too long, at least one."""
         step_s = self._telemetry.step_s if self._telemetry else None

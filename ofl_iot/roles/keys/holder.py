@@ -16,7 +16,7 @@ from ofl_iot.crypto.params import LEAN, parameter_set
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol import lean
-from ofl_iot.protocol.messages import Assignment, Part, PartReceipt
+from ofl_iot.protocol.messages import Assignment, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import digest_of
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
@@ -164,7 +164,8 @@ class KeyHolder:
         elif isinstance(event, LeanAnswered):
             yield from self._lean_answered(event, now)
         elif isinstance(event, JobFailed):
-            yield KeyWorkFailed(job=event.job.__name__, reason=event.reason)
+            asked_by = self._server if event.job in (AnswerDecryption, AnswerLean) else ""
+            yield KeyWorkFailed(job=event.job.__name__, reason=event.reason, asked_by=asked_by)
             yield from self._ring.failed(event, now)
         else:
             raise TypeError(f"a key holder does not expect {type(event).__name__}")
@@ -183,6 +184,9 @@ class KeyHolder:
         if isinstance(message, Assignment):
             yield from self._assigned(message)
             return
+        if isinstance(message, RoundOpen):
+            yield from self._ring.round_opened(message.key_id)
+            return
         if not isinstance(message, Part | PartReceipt):
             raise RefusedError(f"a {event.topic.kind.name} message is not for a keeper")
         if event.topic.kind == Kind.KEYS:
@@ -198,10 +202,10 @@ class KeyHolder:
 
     def _assigned(self, assignment: Assignment) -> Iterator[Command]:
         """A key share is deleted when its term is over for this device."""
-        key = self.material
-        if key and assignment.leader != self._me and assignment.term > key.opened.term:
-            self._exchange, self._asked = None, {}
-            yield from self._ring.drop_share()
+        if assignment.leader != self._me:
+            yield from self._ring.drop_shares(assignment.term)
+            if self.material is None:
+                self._exchange, self._asked = None, {}
 
     def _request(self, part: Part, now: float) -> Iterator[Command]:
         key = self.material
@@ -265,7 +269,7 @@ class KeyHolder:
             share = StoredShare(self._exchange.term, event.round_no, event.ciphertext, event.share, summed)
             reason = self._objection(key, share)
             if reason:
-                yield ShareWithheld(round_no=event.round_no, reason=reason)
+                yield ShareWithheld(round_no=event.round_no, reason=reason, asked_by=self._server)
                 return
             yield from self._store(event.request, share, *self._usage.model_answered(key, event.ciphertext, event.rows))
         yield from self._send_share(event.request, now)
@@ -288,7 +292,7 @@ class KeyHolder:
         if event.request not in self._shares:
             reason = self._lean_objection(key, event)
             if reason:
-                yield ShareWithheld(round_no=event.round_no, reason=reason)
+                yield ShareWithheld(round_no=event.round_no, reason=reason, asked_by=self._server)
                 return
             mark = event.mark.hex()
             share = StoredShare(self._exchange.term, event.round_no, mark, event.answer, (), event.stage)

@@ -3,12 +3,14 @@
     open (coordinator) ─▶ draw secrets ─▶ broadcast one, seal a deal to each other leader
     all ones and deals here ─▶ key share stored ─▶ two (to the coordinator)
 
-A leader that restarts in the middle has nothing to go on with: the coordinator begins another attempt.
+Every step is durable before it is spoken of. A leader that restarts in the middle resumes its attempt with the bytes
+it sent before, and asks the others for what it had not yet stored. A new share waits beside the one in use until a
+round is opened under its key; only then is the old one deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -32,15 +34,25 @@ from ofl_iot.roles.commands import (
 )
 from ofl_iot.roles.events import JobFailed, KeysBegun, KeysFinished, SealingKeyMade
 from ofl_iot.roles.reports import KeyShareReady
-from ofl_iot.roles.storage import Delete, Put, Stored
+from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
 TABLE = "keeper.keys"
+NEXT = "keeper.next"
+"""Shares of keys under which no round was opened yet, by key id."""
+STEPS = "keeper.ceremony"
+"""The key generation under way, step by step."""
 RESEND = "keeper.keys.resend"
 OPEN, ROUND1, DEAL, ROUND2 = "open", "one", "deal", "two"
 FAULT = "fault"
 """To the coordinator: what the leader of this name sent cannot be used."""
+AGAIN = "again"
+"""The sender restarted and asks for everything that was sent to it; the body counts its restarts."""
+MAX_REPEATS = 8
+"""How often one peer may ask for a repetition in one key generation."""
 MAX_BODY_BYTES = 1 << 24
+_MAX_NEXT = 3
+"""Unused shares that are kept; with more, the oldest goes."""
 _MAX_EARLY_OF_ONE, _MAX_EARLY_SENDERS = 8, 16
 """Parts kept for an opening still to come, of each sender, and senders; the others are sent again."""
 
@@ -61,18 +73,62 @@ class KeyParticipant:
         self._begun: KeysBegun | None = None
         self._round1_shares: dict[str, bytes] = {}
         self._deals: dict[str, bytes] = {}
+        self._two = b""
+        """What completes the key at the coordinator; empty until the share is stored."""
+        self._confirmed = False
+        """Whether a round was opened under the key that was made last."""
+        self._next: dict[bytes, KeyMaterial] = {}
+        self._restarts = 0
+        self._repeats: dict[str, int] = {}
+        """Repetitions that each peer asked for."""
         self._early: list[tuple[DeviceId, Part]] = []
 
     def start(self, stored: Stored) -> Iterator[Command]:
-        """Take up the stored keys; a new device makes its sealing key."""
+        """Take up the stored keys and the key generation under way; a new device makes its sealing key."""
         rows = stored.get(TABLE, {})
         if "material" in rows:
             self.material = msgspec.msgpack.decode(rows["material"], type=KeyMaterial)
+        waiting = [msgspec.msgpack.decode(row, type=KeyMaterial) for row in stored.get(NEXT, {}).values()]
+        self._next = {each.key_id: each for each in sorted(waiting, key=_age)}
         if "private" in rows:
             self.sealing_private, self.sealing_public = rows["private"], rows["public"]
             self.certificate = rows.get("certificate", b"")
+            yield from self._resume({str(name): row for name, row in stored.get(STEPS, {}).items()})
         else:
             yield Compute(MakeSealingKey())
+
+    def _resume(self, steps: Mapping[str, bytes]) -> Iterator[Command]:
+        """Go on with the key generation that the process before had begun."""
+        if "opened" not in steps:
+            return
+        opened = self._opened = msgspec.msgpack.decode(steps["opened"], type=KeyOpen)
+        self._exchange = self._exchange_for(opened)
+        self._restarts = int.from_bytes(steps.get("restarts", b""), "little") + 1
+        yield Persist((Put(STEPS, "restarts", self._restarts.to_bytes(8, "little")),))
+        if "one" not in steps:
+            yield Compute(BeginKeys(opened, self._me, self.sealing_private))
+            return
+        self._two = steps.get("two", b"")
+        deals = msgspec.msgpack.decode(steps["deals"], type=dict[str, bytes])
+        begun = KeysBegun(opened.term, opened.attempt, steps.get("secret", b""), steps["one"], deals)
+        for member in opened.members:
+            for stage, held in ((ROUND1, self._round1_shares), (DEAL, self._deals)):
+                if f"{stage}.{member.leader}" in steps:
+                    held[member.leader] = steps[f"{stage}.{member.leader}"]
+        self._offer(begun)
+        if self._two:
+            self._exchange.send(COORDINATOR, ROUND2, self._two)
+        else:
+            self._begun = begun
+            self._ask_again(opened)
+            yield from self._finish_if_complete()
+
+    def _ask_again(self, opened: KeyOpen) -> None:
+        """Ask whoever owes something: parts that were confirmed but not yet whole were lost with the process."""
+        for member in opened.members:
+            complete = member.leader in self._round1_shares and member.leader in self._deals
+            if self._exchange and not complete:
+                self._exchange.send(member.leader, AGAIN, str(self._restarts).encode())
 
     def sealing_key_made(self, event: SealingKeyMade) -> Iterator[Command]:
         """Keep the new sealing key, or the renewed certificate of it; the device announces its public half."""
@@ -98,10 +154,22 @@ class KeyParticipant:
             yield Publish(Topic(Kind.KEYS, self._me, sender), receipt_of(message))  # lest it is sent again
             raise LateError("a key generation that is over")
         receipt, body = self._exchange.take(sender, message)
-        yield Publish(Topic(Kind.KEYS, self._me, sender), receipt)
-        if body is not None:
+        wanted = body is not None and message.stage != AGAIN and not self._two
+        if body is not None and wanted:
             (self._round1_shares if message.stage == ROUND1 else self._deals)[sender] = body
+            yield Persist((Put(STEPS, f"{message.stage}.{sender}", body),))
+        yield Publish(Topic(Kind.KEYS, self._me, sender), receipt)
+        if wanted:
             yield from self._finish_if_complete()
+        elif body is not None and message.stage == AGAIN:
+            yield from self._repeat(sender, now)
+
+    def _repeat(self, peer: DeviceId, now: float) -> Iterator[Command]:
+        """A peer restarted: send it everything again, a few times at most."""
+        self._repeats[peer] = self._repeats.get(peer, 0) + 1
+        if self._exchange and self._repeats[peer] <= MAX_REPEATS:
+            self._exchange.send_again(peer)
+            yield from self._send(now)
 
     def _keep_early(self, sender: DeviceId, part: Part) -> None:
         """Keep a part whose sender heard of the opening before us: a few of each sender, for who takes part is unknown.
@@ -121,14 +189,21 @@ class KeyParticipant:
         opened = self._opened
         if opened is None or self._exchange is None or (event.term, event.attempt) != (opened.term, opened.attempt):
             return
+        if self._begun or self._two:
+            return
         self._begun = event
         self._round1_shares[self._me] = event.one
         self._deals[self._me] = event.deals[self._me]
-        for member in opened.members:
-            if member.leader != self._me:
-                self._exchange.send(member.leader, ROUND1, event.one)
-                self._exchange.send(member.leader, DEAL, event.deals[member.leader])
-        self._exchange.send(COORDINATOR, ROUND1, event.one)
+        yield Persist(
+            (
+                Put(STEPS, "secret", event.secret),
+                Put(STEPS, "one", event.one),
+                Put(STEPS, "deals", msgspec.msgpack.encode(dict(event.deals))),
+            )
+        )
+        self._offer(event)
+        if self._restarts:
+            self._ask_again(opened)
         yield from self._send(now)
         early, self._early = self._early, []
         for sender, part in early:
@@ -136,19 +211,67 @@ class KeyParticipant:
                 yield from self.receive(sender, part, now)
         yield from self._finish_if_complete()
 
+    def _offer(self, begun: KeysBegun) -> None:
+        """Have the broadcast and the deals sent."""
+        self._round1_shares[self._me], self._deals[self._me] = begun.one, begun.deals[self._me]
+        if self._opened is None or self._exchange is None:
+            return
+        for member in self._opened.members:
+            if member.leader != self._me:
+                self._exchange.send(member.leader, ROUND1, begun.one)
+                self._exchange.send(member.leader, DEAL, begun.deals[member.leader])
+        self._exchange.send(COORDINATOR, ROUND1, begun.one)
+
     def finished(self, event: KeysFinished, now: float) -> Iterator[Command]:
-        """The key share is ready: store it, then tell the coordinator."""
+        """The key share is ready: store it, then tell the coordinator. The share in use stays until `round_opened`."""
         opened = self._opened
         if opened is None or self._exchange is None or (event.term, event.attempt) != (opened.term, opened.attempt):
             return
-        self.material = event.material
-        self._begun, self._round1_shares, self._deals = None, {}, {}
+        if self._two:
+            return
+        received = [f"{stage}.{member.leader}" for member in opened.members for stage in (ROUND1, DEAL)]
+        self._begun, self._round1_shares, self._deals, self._two = None, {}, {}, event.two
         yield Persist(
-            (Delete(TABLE, "material", wipe=True), Put(TABLE, "material", msgspec.msgpack.encode(event.material)))
+            (
+                *self._keep(event.material),
+                Put(STEPS, "two", event.two),
+                Delete(STEPS, "secret", wipe=True),
+                *(Delete(STEPS, name) for name in received),
+            )
         )
         yield KeyShareReady(term=event.term, leaders=len(opened.members), threshold=opened.threshold)
         self._exchange.send(COORDINATOR, ROUND2, event.two)
         yield from self._send(now)
+
+    def _keep(self, material: KeyMaterial) -> Iterator[StoreOp]:
+        """Keep a share: in use if there is no other, else for the rounds to come."""
+        encoded = msgspec.msgpack.encode(material)
+        if self.material is None:
+            self.material = material
+            yield Put(TABLE, "material", encoded)
+            return
+        self._next[material.key_id] = material
+        yield Put(NEXT, material.key_id.hex(), encoded)
+        for key_id in list(self._next)[:-_MAX_NEXT]:
+            del self._next[key_id]
+            yield Delete(NEXT, key_id.hex(), wipe=True)
+
+    def round_opened(self, key_id: bytes) -> Iterator[Command]:
+        """A round runs under this key: its share comes into use, and those of all earlier keys are deleted."""
+        ops: list[StoreOp] = []
+        if key_id in self._next:
+            self.material = self._next[key_id]
+            past = [each.key_id for each in self._next.values() if _age(each) <= _age(self.material)]
+            self._next = {each: kept for each, kept in self._next.items() if each not in past}
+            ops += [Delete(NEXT, each.hex(), wipe=True) for each in past]
+            ops += [Delete(TABLE, "material", wipe=True), Put(TABLE, "material", msgspec.msgpack.encode(self.material))]
+        made = (self._opened.term, self._opened.attempt) if self._opened and self._two else None
+        in_use = _age(self.material) if self.material and self.material.key_id == key_id else None
+        if made and made == in_use and not self._confirmed:
+            self._confirmed = True
+            ops.append(DeleteTable(STEPS))  # everybody has a share: nobody will ask again
+        if ops:
+            yield Persist(tuple(ops))
 
     def failed(self, event: JobFailed, now: float) -> Iterator[Command]:
         """The key share cannot be made: tell the coordinator whose fault it is, where that is known."""
@@ -158,10 +281,17 @@ class KeyParticipant:
             self._exchange.send(COORDINATOR, FAULT, event.culprits[0].encode())
             yield from self._send(now)
 
-    def drop_share(self) -> Iterator[Command]:
-        """The term of the key is over, and this device leads no longer."""
-        self.material = None
-        yield Persist((Delete(TABLE, "material", wipe=True),))
+    def drop_shares(self, term: int) -> Iterator[Command]:
+        """Delete the shares of all keys before this term: it has begun, and this device leads no longer."""
+        ops: list[StoreOp] = []
+        if self.material and self.material.opened.term < term:
+            self.material = None
+            ops.append(Delete(TABLE, "material", wipe=True))
+        for key_id in [each.key_id for each in self._next.values() if each.opened.term < term]:
+            del self._next[key_id]
+            ops.append(Delete(NEXT, key_id.hex(), wipe=True))
+        if ops:
+            yield Persist(tuple(ops))
 
     def send_due(self, now: float) -> Iterator[Command]:
         """Send again what was not confirmed."""
@@ -183,23 +313,40 @@ class KeyParticipant:
         if (self._opening.term, self._opening.number) != (part.term, part.round_no):
             self._opening = BodyExchange(part.term, part.round_no, resend_s=self._resend_s, max_bytes=1 << 20)
         receipt, body = self._opening.take(sender, part)
-        yield Publish(Topic(Kind.KEYS, self._me, COORDINATOR), receipt)
         if body is None:
+            yield Publish(Topic(Kind.KEYS, self._me, COORDINATOR), receipt)
             return
         opened = decode_body(KeyOpen, body)
+        reason = self._objection(opened, part)
+        begins = not reason and opened != self._opened
+        if begins:
+            self._opened, self._exchange = opened, self._exchange_for(opened)
+            self._begun, self._round1_shares, self._deals, self._two = None, {}, {}, b""
+            self._restarts, self._repeats, self._confirmed = 0, {}, False
+            first = Put(STEPS, "opened", msgspec.msgpack.encode(opened))
+            yield Persist((Delete(STEPS, "secret", wipe=True), DeleteTable(STEPS), first))
+        yield Publish(Topic(Kind.KEYS, self._me, COORDINATOR), receipt)
+        if reason:
+            raise RefusedError(reason)
+        if begins:
+            yield Compute(BeginKeys(opened, self._me, self.sealing_private))
+
+    def _objection(self, opened: KeyOpen, part: Part) -> str:
+        """Return why this device takes no part in a key generation; empty if it does."""
         if (opened.term, opened.attempt) != (part.term, part.round_no):
-            raise RefusedError("a key generation whose opening says another term or attempt than its parts")
+            return "a key generation whose opening says another term or attempt than its parts"
         if (self._me, self.sealing_public) not in {(each.leader, each.sealing_key) for each in opened.members}:
-            raise RefusedError("a key generation that this device, with its sealing key, is not part of")
-        self._opened = opened
-        self._exchange = BodyExchange(opened.term, opened.attempt, resend_s=self._resend_s, max_bytes=MAX_BODY_BYTES)
-        self._begun, self._round1_shares, self._deals = None, {}, {}
-        yield Compute(BeginKeys(opened, self._me, self.sealing_private))
+            return "a key generation that this device, with its sealing key, is not part of"
+        return ""
+
+    def _exchange_for(self, opened: KeyOpen) -> BodyExchange:
+        return BodyExchange(opened.term, opened.attempt, resend_s=self._resend_s, max_bytes=MAX_BODY_BYTES)
 
     def _check_member(self, sender: DeviceId, stage: str) -> None:
-        if self._opened is None or sender not in {member.leader for member in self._opened.members}:
+        members = {member.leader for member in self._opened.members} if self._opened else set()
+        if sender not in members and (sender, stage) != (COORDINATOR, AGAIN):
             raise RefusedError(f"{sender} takes no part in this key generation")
-        if stage not in (ROUND1, DEAL):
+        if stage not in (ROUND1, DEAL, AGAIN):
             raise RefusedError(f"a leader does not expect the stage {stage!r}")
 
     def _finish_if_complete(self) -> Iterator[Command]:
@@ -219,3 +366,8 @@ class KeyParticipant:
         for peer, part in self._exchange.due(now):
             yield Publish(Topic(Kind.KEYS, self._me, DeviceId(peer)), part)
         yield SetTimer(RESEND, now + self._resend_s) if self._exchange.pending else CancelTimer(RESEND)
+
+
+def _age(material: KeyMaterial) -> tuple[int, int]:
+    """The place of a key among all that were made."""
+    return material.opened.term, material.opened.attempt

@@ -19,7 +19,11 @@ from ofl_iot.roles.settings import LeaderRules
 def check_pull(pull: Pull, cluster: ClusterModel) -> None:
     """Raise RefusedError for a pull of a model with another number of blocks."""
     if len(pull.seen) != 8 * cluster.layout.count:
-        raise RefusedError(f"a pull for {len(pull.seen) // 8} blocks, this model has {cluster.layout.count}")
+        raise RefusedError(
+            f"it asks for {len(pull.seen) // 8} blocks, this model has {cluster.layout.count}: make its "
+            f"leader.block_size {cluster.layout.block_size}",
+            "block-size",
+        )
 
 
 def pulled_bytes(pull: Pull, layout: BlockLayout, rules: LeaderRules) -> tuple[float, float]:

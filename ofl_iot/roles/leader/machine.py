@@ -64,6 +64,7 @@ from ofl_iot.roles.leader.merging import Merging
 from ofl_iot.roles.leader.model_reader import FETCH, ModelReader
 from ofl_iot.roles.leader.observation import Observer
 from ofl_iot.roles.leader.waiting_list import WaitingList
+from ofl_iot.roles.refusals import Refusals
 from ofl_iot.roles.reports import (
     ChunkBounded,
     ChunkMerged,
@@ -128,6 +129,7 @@ class LeaderMachine:
         self._contributing = Contributing(profile.device, keys, encrypted=profile.encrypted, resend_s=rules.resend_s)
         self._intake = ModelReader(profile.layout.size)
         self._observer = Observer()
+        self._refusals = Refusals(profile.device)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
@@ -284,6 +286,18 @@ class LeaderMachine:
     # --- messages
 
     def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
+        """Take a message; a member whose message is refused is told why."""
+        try:
+            yield from self._accept(event, now)
+        except RefusedError as error:
+            member = event.topic.kind in (Kind.UPDATE, Kind.PULL) and event.topic.sender != self.profile.device
+            if member and not isinstance(error, LateError):
+                answer = self._refusals.refuse(event.topic.sender, error.code, str(error), now)
+                if answer:
+                    yield answer
+            raise
+
+    def _accept(self, event: Arrived, now: float) -> Iterator[Command]:
         message, sender = event.message, event.topic.sender
         if isinstance(message, Assignment):
             yield from self._assigned(message)
@@ -310,7 +324,7 @@ class LeaderMachine:
         cluster = self._office
         self._members.check(sender)
         if chunk.model != self.profile.model or chunk.size != self.profile.layout.size:
-            raise RefusedError(f"a chunk of another model ({chunk.size} parameters)")
+            raise RefusedError(f"a chunk of another model ({chunk.size} parameters)", "wrong-model")
         if chunk.term > cluster.term:
             raise RefusedError(f"a chunk of term {chunk.term}, this cluster is in {cluster.term}")
         if not cluster.ready:

@@ -45,7 +45,7 @@ class Membership:
         per_second = max(model_bytes, LEAST_PULL_BYTES)
         allowance = self._pulls.setdefault(device, Allowance(burst=4 * per_second, rate=per_second))
         if not allowance.spend(answer_bytes, now):
-            raise RefusedError(f"{device} pulls faster than {per_second:.0f} bytes a second")
+            raise RefusedError(f"{device} pulls faster than {per_second:.0f} bytes a second", "flood")
 
     def check_number(self, device: DeviceId, seq: int, settled: SeqSet, held: SeqSet) -> None:
         """Raise RefusedError for a chunk number that is far ahead, or leaves too many gaps behind it.
@@ -54,6 +54,6 @@ class Membership:
         """
         limit = max(settled.highest, self._next_seq[device]) + MAX_STEP
         if seq > limit:
-            raise RefusedError(f"chunk {seq} of {device}, which may number its chunks up to {limit}")
+            raise RefusedError(f"chunk {seq} of {device}, which may number its chunks up to {limit}", "flood")
         if seq > held.highest + 1 and held.runs >= MAX_RUNS:
-            raise RefusedError(f"chunk {seq} of {device} leaves another gap behind {held.runs} others")
+            raise RefusedError(f"chunk {seq} of {device} leaves another gap behind {held.runs} others", "flood")

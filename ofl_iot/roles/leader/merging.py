@@ -24,7 +24,7 @@ class MergeRules(msgspec.Struct, frozen=True):
         bool,
         Meta(
             description="Give slow devices more weight per update, so that all count by their data; off = by data "
-            "alone."
+            "alone. Where updates carry noise (`privacy.mode = rigorous`) nobody counts for more than their data."
         ),
     ] = True
     max_weight: Annotated[Fraction, Meta(description="Largest weight of one update.")] = 1.0
@@ -69,12 +69,15 @@ class WeightedMerging:
 
     The weight is at the device's rate, so all chunks of one update count alike. How many training steps are behind an
     update is the device's own claim: one of few steps counts more, but the gate sees it as loud as it then is.
+    Noisy updates never weigh more than |D_i| / |D|: a device that comes back from a pause looks slow, and one update
+    at many times its share would bring more noise into the model than all others together.
     """
 
-    def __init__(self, rules: MergeRules, salt: int, steps: int = 1) -> None:
-        """`steps` of an undisturbed training: the most that one update may claim."""
+    def __init__(self, rules: MergeRules, salt: int, steps: int = 1, *, noisy: bool = False) -> None:
+        """`steps` of an undisturbed training: the most that one update may claim; `noisy` if updates carry noise."""
         self._rules = rules
         self._steps = steps
+        self._most = 1.0 if noisy else math.inf
         self._settings = MergeSettings(max_weight=rules.max_weight, staleness_bound=rules.max_lag or None)
         self._rates = ArrivalRates()
         self._updates: dict[str, int] = {}
@@ -90,7 +93,7 @@ class WeightedMerging:
         if self._updates.get(device) != chunk.update_no:
             self._updates[device] = chunk.update_no
             self._rates.observe(name, now, steps)
-        compensation = self._rates.compensation(name) if self._rules.compensate_rate else 1.0
+        compensation = self._rates.compensation(name, self._most) if self._rules.compensate_rate else 1.0
         if members is not self._members:
             self._members, self._examples = members, sum(max(1, count) for count in members.values())
         own, total = max(1, members[device]), self._examples

@@ -66,7 +66,7 @@ def test_without_faults_no_round_ever_waits_for_a_key(protection: ProtectionRule
 def test_a_key_that_is_used_up_is_followed_by_the_next_without_a_pause() -> None:
     rounds = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=0)
     fleet = KeyWorld(devices=8, seed=3, faults=Faults(), protection=LEAN, rounds=rounds)
-    fleet.world.run(lambda: False, limit_s=45.0)
+    fleet.world.run(lambda: False, limit_s=60.0)
     assert fleet.world.told[JointKeyReady] >= 3
     assert fleet.world.told[RoundAbandoned] == 0
     assert fleet.without_key() == 0.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from ofl_agents.enrolment.authority import Authority
 from ofl_iot.ids import COORDINATOR, FederationId
 from ofl_iot.transport.identity import CA, CERTIFICATE, KEY
-from tests.e2e.identities import OBSERVER, Identities
+from tests.e2e.identities import WATCHER, Identities
 from tests.e2e.processes import NAMES, Federation
 from tests.e2e.test_identity_mosquitto import enrol
 
@@ -19,7 +19,7 @@ class Enrolled(Identities):
     def __init__(self, folder: Path, *others: str) -> None:
         ca = Authority.found(folder / "ca", FederationId("e2e"), time.time())
         self._folder = folder
-        for name in (*NAMES, COORDINATOR, OBSERVER, *others):
+        for name in (*NAMES, COORDINATOR, WATCHER, *others):
             enrol(ca, folder / name, name)
         enrol(ca, folder / "broker", "broker", ("127.0.0.1",))
 

@@ -1,4 +1,4 @@
-"""Certificates for a federation of processes, and an observer that watches it with one of its own."""
+"""Certificates for a federation of processes, and a watcher that watches it with one of its own."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ofl_iot.transport.mqtt import MqttLink, MqttSettings, TlsSettings
 from tests.certificates import Authority
 from tests.e2e.processes import NAMES, Federation, Watch, until
 
-OBSERVER = "observer"
+WATCHER = "watcher"
 
 
 class Identities:
-    """An authority that has certified every party, the broker and an observer."""
+    """An authority that has certified every party, the broker and a watcher."""
 
     def __init__(self, folder: Path, *others: str) -> None:
         self._authority = Authority(folder)
-        for name in (*NAMES, COORDINATOR, OBSERVER, "broker", *others):
+        for name in (*NAMES, COORDINATOR, WATCHER, "broker", *others):
             self._authority.issue(name)
 
     @property
@@ -38,10 +38,10 @@ class Identities:
 
     @contextlib.asynccontextmanager
     async def watching(self, watch: Watch, hosts: Sequence[str]) -> AsyncIterator[None]:
-        """The observer's link."""
-        tls = TlsSettings(**{key.removeprefix("tls."): value for key, value in self.files(OBSERVER).items()})
+        """The watcher's link."""
+        tls = TlsSettings(**{key.removeprefix("tls."): value for key, value in self.files(WATCHER).items()})
         settings = MqttSettings(hosts=tuple(hosts), tls=tls, backoff_min_s=0.05, backoff_max_s=0.3)
-        link = MqttLink(settings, OBSERVER)
+        link = MqttLink(settings, WATCHER)
         for pattern in watch.patterns:
             link.subscribe(pattern, 1)
         link.start(watch)

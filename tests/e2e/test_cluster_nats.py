@@ -13,14 +13,14 @@ import pytest
 from ofl_broker.nats import ACCESS
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.transport.link import Delivery, LinkEvent
-from tests.e2e.identities import OBSERVER, Identities, ends_in_good_order
+from tests.e2e.identities import WATCHER, Identities, ends_in_good_order
 from tests.e2e.processes import NAMES, Federation, Watch, audit_stores, until
 from tests.nats import NATS, WITHOUT_NATS, NatsCluster
 
 pytestmark = pytest.mark.skipif(NATS is None, reason=WITHOUT_NATS)
 
 NODES = 3
-RIGHTS = f'    {{ user: "CN={OBSERVER}", permissions: {{ publish: [], subscribe: [">"] }} }}\n  ]'
+RIGHTS = f'    {{ user: "CN={WATCHER}", permissions: {{ publish: [], subscribe: [">"] }} }}\n  ]'
 
 
 @dataclass
@@ -42,7 +42,7 @@ class RoundWatch(Watch):
 
 
 class Site:
-    """Three nodes, a federation whose parties each begin at another one, and an observer."""
+    """Three nodes, a federation whose parties each begin at another one, and a watcher."""
 
     def __init__(self, folder: Path, rounds: int, protection: str, qos: int = 1) -> None:
         self.identities = Identities(folder / "pki")

@@ -13,7 +13,7 @@ import pytest
 from ofl_agents.cli import main
 from ofl_broker.mosquitto import ACL, CONFIG
 from tests.conftest import MOSQUITTO, _free_port, _until_listening
-from tests.e2e.identities import OBSERVER, Identities, ends_in_good_order
+from tests.e2e.identities import WATCHER, Identities, ends_in_good_order
 from tests.e2e.processes import Federation, Watch, audit_stores, until
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
@@ -22,7 +22,7 @@ ROUNDS = 4
 
 
 class Production:
-    """One mosquitto from `ofl broker profile mosquitto`, and an observer beside its policy."""
+    """One mosquitto from `ofl broker profile mosquitto`, and a watcher beside its policy."""
 
     def __init__(self, folder: Path, identities: Identities) -> None:
         self.port = _free_port()
@@ -31,7 +31,7 @@ class Production:
         me = ["--user=root"] if os.geteuid() == 0 else []
         assert main(["broker", "profile", "mosquitto", *where, *identities.broker_options, *me]) == 0
         with (folder / ACL).open("a") as acl:
-            acl.write(f"\nuser {OBSERVER}\ntopic read ofl/#\n")
+            acl.write(f"\nuser {WATCHER}\ntopic read ofl/#\n")
         self._process: asyncio.subprocess.Process | None = None
 
     @contextlib.asynccontextmanager

@@ -148,7 +148,7 @@ def test_nothing_secret_is_in_the_logs_and_results_of_an_encrypted_run(
     witness: Witness, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, summary = tmp_path / "results", tmp_path / "run.json"
-    options = ["--devices", "5", "--rounds", "2", "--set", "fleet.clusters=2", "--set", "training.pause_s=0.2"]
+    options = ["--devices", "5", "--rounds", "4", "--set", "fleet.clusters=2", "--set", "training.pause_s=0.2"]
     assert main(["--log-level", "debug", "sim", *options, "--out", str(out), "--json", str(summary)]) == 0
     log = witness.log.getvalue().splitlines()
     careless = [line for line in log if " planted: " in line]

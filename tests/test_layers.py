@@ -67,7 +67,9 @@ DATES = {"ofl_iot.identity.dates": {"datetime"}}
 
 HEAVY = {"scipy", "sklearn", "numba", "dp_accounting", "rich", "torch", "torch_geometric", "matplotlib", "psutil"}
 HEAVY_AT_HOME = {
+    "ofl_iot.crypto.compiled": {"numba"},
     "ofl_iot.crypto.kernels": {"numba"},
+    "ofl_iot.crypto.sampling_kernels": {"numba"},
     "ofl_iot.apps.torch_model": {"torch"},
     "ofl_iot.crypto.lean.kernels": {"numba"},
     "ofl_agents.sim.display": {"rich"},

@@ -27,7 +27,7 @@ from ofl_iot.protocol.model_card import ModelCard, encode_card
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.events import Event
-from ofl_iot.roles.reports import Report
+from ofl_iot.roles.reports.base import Report
 from ofl_iot.roles.storage import StoreOp
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.desk import PartyDesk

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ofl_iot.crypto import kernels
+from ofl_iot.crypto import sampling_kernels as kernels
 from ofl_iot.crypto.entropy import Entropy
 from ofl_iot.crypto.ring import Integers, Residues, Small
 from ofl_iot.errors import CryptoError

@@ -8,8 +8,8 @@ from ofl_iot.errors import RoundError
 from ofl_iot.ids import DeviceId
 from ofl_iot.jobs.weighing import weigh
 from ofl_iot.robust.scores import plain_scores
-from ofl_iot.roles.commands import AggregateRound, Contributed
 from ofl_iot.roles.events import RoundAggregated, Vector
+from ofl_iot.roles.job_kinds.rounds import AggregateRound, Contributed
 
 
 def aggregate_clear(job: AggregateRound, size: int, s_factor: str) -> RoundAggregated:

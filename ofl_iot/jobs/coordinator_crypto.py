@@ -26,20 +26,14 @@ from ofl_iot.jobs.lean_round import LeanCoordinator
 from ofl_iot.jobs.weighing import judge
 from ofl_iot.robust.verdict import Verdict
 from ofl_iot.robust.weights import without_dominant
-from ofl_iot.roles.commands import (
-    Contributed,
-    CoordinatorKey,
-    FinishRound,
-    MakeKeys,
-    ScoreRound,
-    WeighRound,
-)
 from ofl_iot.roles.decryption.requester import MODEL, SCORES
 from ofl_iot.roles.events import (
     DecryptionRequested,
     KeysMade,
     RoundAggregated,
 )
+from ofl_iot.roles.job_kinds.keys import CoordinatorKey, MakeKeys
+from ofl_iot.roles.job_kinds.rounds import Contributed, FinishRound, ScoreRound, WeighRound
 from ofl_iot.roles.settings import ProtectionRules
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from ofl_iot.errors import CryptoError, RoundError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId, FederationId
 from ofl_iot.jobs.joint_key import FEWEST_CONTRIBUTORS, context_of, each_of, public_of
 from ofl_iot.protocol.codec import encode_body
-from ofl_iot.protocol.messages import PartDecAsk
+from ofl_iot.protocol.key_messages import PartDecAsk
 from ofl_iot.protocol.parts import digest_of
-from ofl_iot.roles.commands import FinalDecrypt, FinishRound, ServerDecrypt, WeighRound
 from ofl_iot.roles.decryption.requester import SCORES
 from ofl_iot.roles.events import FinalDecrypted, ServerDecrypted, Vector
+from ofl_iot.roles.job_kinds.keys import FinalDecrypt, ServerDecrypt
+from ofl_iot.roles.job_kinds.rounds import FinishRound, WeighRound
 
 if TYPE_CHECKING:
     from ofl_iot.crypto.encryption import EncryptedModel, PublicKey

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ofl_iot.errors import CryptoError, ProtocolError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId, Term
 from ofl_iot.protocol.codec import decode_body
-from ofl_iot.protocol.messages import KeyOne, KeyOpen
+from ofl_iot.protocol.key_messages import KeyOne, KeyOpen
 
 if TYPE_CHECKING:
     from ofl_iot.crypto.context import KeyContext

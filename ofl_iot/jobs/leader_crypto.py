@@ -19,16 +19,8 @@ from ofl_iot.jobs.joint_key import (
 )
 from ofl_iot.jobs.lean_leader import LeanLeader
 from ofl_iot.protocol.codec import decode_body, encode_body
-from ofl_iot.protocol.messages import KeyOne, KeyOpen, PartDecAsk
+from ofl_iot.protocol.key_messages import KeyOne, KeyOpen, PartDecAsk
 from ofl_iot.protocol.parts import digest_of
-from ofl_iot.roles.commands import (
-    AnswerDecryption,
-    BeginKeys,
-    FinishKeys,
-    KeyMaterial,
-    MakeSealingKey,
-    ProtectContribution,
-)
 from ofl_iot.roles.decryption.requester import SCORES
 from ofl_iot.roles.events import (
     ContributionProtected,
@@ -37,6 +29,8 @@ from ofl_iot.roles.events import (
     KeysFinished,
     SealingKeyMade,
 )
+from ofl_iot.roles.job_kinds.keys import AnswerDecryption, BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.settings import ProtectionRules
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ofl_iot.errors import WrongShareError
 from ofl_iot.ids import DeviceId
 from ofl_iot.jobs.joint_key import CulpritError, each_of
 from ofl_iot.protocol.lean import LeanUpload
-from ofl_iot.roles.commands import WeighLean
+from ofl_iot.roles.job_kinds.lean import WeighLean
 
 if TYPE_CHECKING:
     from ofl_iot.crypto.context import KeyContext

@@ -17,6 +17,7 @@ from ofl_iot.errors import CryptoError
 from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.jobs.joint_key import context_of, each_of, public_of
 from ofl_iot.protocol.codec import decode_body, encode_body
+from ofl_iot.protocol.key_messages import KeyOpen
 from ofl_iot.protocol.lean import (
     OPEN,
     SCORES,
@@ -30,10 +31,10 @@ from ofl_iot.protocol.lean import (
     SketchAsk,
     VouchAsk,
 )
-from ofl_iot.protocol.messages import KeyOpen
 from ofl_iot.protocol.parts import digest_of
-from ofl_iot.roles.commands import AnswerLean, ProtectContribution
 from ofl_iot.roles.events import ContributionProtected, LeanAnswered
+from ofl_iot.roles.job_kinds.keys import AnswerLean
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.settings import ProtectionRules
 
 if TYPE_CHECKING:

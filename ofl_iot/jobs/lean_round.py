@@ -21,6 +21,7 @@ from ofl_iot.jobs.decrypt import decrypt_scores_of
 from ofl_iot.jobs.joint_key import FEWEST_CONTRIBUTORS, CulpritError, context_of, each_of, public_of
 from ofl_iot.jobs.weighing import judge
 from ofl_iot.protocol.codec import decode_body, encode_body
+from ofl_iot.protocol.key_messages import KeyMember
 from ofl_iot.protocol.lean import (
     OPEN,
     SCORES,
@@ -32,9 +33,8 @@ from ofl_iot.protocol.lean import (
     SketchAsk,
     VouchAsk,
 )
-from ofl_iot.protocol.messages import KeyMember
-from ofl_iot.roles.commands import FinishLean, LeanRound, OpenLean, PrepareLean, ScoreLean, WeighLean
 from ofl_iot.roles.events import LeanAsked, LeanWeights, RoundAggregated, Vector
+from ofl_iot.roles.job_kinds.lean import FinishLean, LeanRound, OpenLean, PrepareLean, ScoreLean, WeighLean
 from ofl_iot.roles.settings import ProtectionRules
 
 if TYPE_CHECKING:

@@ -25,33 +25,6 @@ from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
 from ofl_iot.privacy.ledger import RATE_SLACK, Ledger
 from ofl_iot.protocol.chunks import split_update
 from ofl_iot.protocol.model_card import TensorCard
-from ofl_iot.roles.commands import (
-    AggregateRound,
-    AnswerDecryption,
-    AnswerLean,
-    BeginKeys,
-    EvaluateModel,
-    FinalDecrypt,
-    FinishKeys,
-    FinishLean,
-    FinishRound,
-    Job,
-    LookAtData,
-    MakeKeys,
-    MakeSealingKey,
-    OpenLean,
-    OpenLedger,
-    PrepareLean,
-    PrepareRelease,
-    ProtectContribution,
-    ScoreLean,
-    ScoreRound,
-    ServerDecrypt,
-    TrainLocally,
-    WeighLean,
-    WeighRound,
-    failure_of,
-)
 from ofl_iot.roles.device.profile import DeviceRules
 from ofl_iot.roles.events import (
     DataLooked,
@@ -61,6 +34,27 @@ from ofl_iot.roles.events import (
     ReleasePrepared,
     RoundAggregated,
     Trained,
+)
+from ofl_iot.roles.job_kinds.base import Job, failure_of
+from ofl_iot.roles.job_kinds.device import LookAtData, OpenLedger, PrepareRelease, TrainLocally
+from ofl_iot.roles.job_kinds.keys import (
+    AnswerDecryption,
+    AnswerLean,
+    BeginKeys,
+    FinalDecrypt,
+    FinishKeys,
+    MakeKeys,
+    MakeSealingKey,
+    ServerDecrypt,
+)
+from ofl_iot.roles.job_kinds.lean import FinishLean, OpenLean, PrepareLean, ScoreLean, WeighLean
+from ofl_iot.roles.job_kinds.rounds import (
+    AggregateRound,
+    EvaluateModel,
+    FinishRound,
+    ProtectContribution,
+    ScoreRound,
+    WeighRound,
 )
 from ofl_iot.roles.settings import ProtectionRules, TrainingRules
 from ofl_iot.workloads.base import TrainJob, Workload

@@ -14,7 +14,7 @@ from ofl_iot.robust.scores import RoundScores
 from ofl_iot.robust.sfactors import s_factor
 from ofl_iot.robust.verdict import Verdict
 from ofl_iot.robust.weights import cluster_weights
-from ofl_iot.roles.commands import Contributed
+from ofl_iot.roles.job_kinds.rounds import Contributed
 
 if TYPE_CHECKING:
     from ofl_iot.crypto.scores import Scores

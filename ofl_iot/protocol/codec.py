@@ -10,18 +10,9 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import msgspec
 
 from ofl_iot.errors import DecodeError, EncodeError
+from ofl_iot.protocol.key_messages import KeyOne, KeyOpen, PartDecAsk, ServerDecAnswer, ServerDecAsk
 from ofl_iot.protocol.lean import LeanAnswer, LeanUpload, OpenAsk, ScoresAsk, SketchAsk, VouchAsk
-from ofl_iot.protocol.messages import (
-    MESSAGES_ON,
-    Books,
-    Contribution,
-    KeyOne,
-    KeyOpen,
-    Message,
-    PartDecAsk,
-    ServerDecAnswer,
-    ServerDecAsk,
-)
+from ofl_iot.protocol.messages import MESSAGES_ON, Books, Contribution, Message
 from ofl_iot.protocol.telemetry import Telemetry, check
 from ofl_iot.protocol.topics import Kind
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from ofl_iot.protocol.messages import Count, Id
+from ofl_iot.protocol.fields import Count, Id
 
 SKETCH, SCORES, VOUCH, OPEN = "sketch", "scores", "vouch", "open"
 STAGES = (SKETCH, SCORES, VOUCH, OPEN)

@@ -11,9 +11,9 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from ofl_iot.ids import MAX_ID_LENGTH
 from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.protocol.fields import BodyDigest, Certificate, Count, Id, Incarnation, ModelDigest, Seconds, Text
 from ofl_iot.protocol.fleet_notes import ClusterNote, Refusal, RoundNote, Vitals
 from ofl_iot.protocol.lives import Account, StoreId
 from ofl_iot.protocol.model_card import MAX_CARD_BYTES
@@ -21,19 +21,6 @@ from ofl_iot.protocol.seqset import Seq, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.protocol.values import DType, Values, check_values, decode_values
-
-Id = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z", max_length=MAX_ID_LENGTH)]
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-ModelDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
-"""First 8 bytes of a hash over the model's name and shapes: two models of equal size are still told apart."""
-BodyDigest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-Incarnation = Annotated[bytes, msgspec.Meta(max_length=16)]
-"""Drawn at a coordinator's first start and stored: two coordinators of one federation are told apart by it."""
-Certificate = Annotated[bytes, msgspec.Meta(max_length=2048)]
-"""X.509 in DER, some 530 bytes; empty where nobody is enrolled."""
-MAX_TEXT = 200
-Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
@@ -290,77 +277,6 @@ class Books(msgspec.Struct, frozen=True, array_like=True, tag="books"):
     stores: dict[Id, StoreId] = {}
     """The store that each device's settled chunks are about."""
     accounts: dict[Id, Account] = {}
-
-
-class KeyMember(msgspec.Struct, frozen=True, array_like=True):
-    """A leader that takes part in a key generation."""
-
-    leader: Id
-    sealing_key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
-    certificate: Certificate = b""
-    """By which the other members know that the key is this leader's, whoever passed it on."""
-
-
-class KeyOpen(msgspec.Struct, frozen=True, array_like=True, tag="keyopen"):
-    """The coordinator begins a key generation: who makes the key, and how many of them decrypt."""
-
-    term: Count
-    attempt: Count
-    members: tuple[KeyMember, ...]
-    threshold: Count
-    params: Text
-    """Name of the parameter set."""
-
-
-class KeyOne(msgspec.Struct, frozen=True, array_like=True, tag="keyone"):
-    """A leader's broadcast of a key generation: its part of the public key and of the relinearisation key."""
-
-    contribution: bytes
-    relin: bytes
-
-
-class ServerDecAsk(msgspec.Struct, frozen=True, array_like=True, tag="serverdecask"):
-    """The coordinator gives the decryptor a ciphertext to decrypt with the leaders.
-
-    Key term, round, attempt and turn order these: what is not above the last one is void.
-    """
-
-    round_no: Count
-    attempt: Count
-    """Attempt of the round."""
-    turn: Count
-    """Grows with every ciphertext of an attempt."""
-    stage: Text
-    """`scores` or `model`: what the ciphertext holds."""
-    opened: KeyOpen
-    """Which joint key."""
-    public: bytes
-    """The joint public key, under which the ciphertext is made fresh."""
-    active: tuple[Id, ...]
-    """Leaders that may be asked."""
-    contributors: tuple[Id, ...]
-    """Whose updates the ciphertext holds."""
-    ciphertext: bytes
-
-
-class ServerDecAnswer(msgspec.Struct, frozen=True, array_like=True, tag="serverdecanswer"):
-    """What the decryptor got out of a ciphertext."""
-
-    values: bytes
-    """Scores: int64, one for each query; a model: float32; little-endian. Empty when it came to nothing."""
-    decrypted_by: tuple[Id, ...] = ()
-    failing: tuple[Id, ...] = ()
-    """Leaders that did not answer, or not with a share."""
-    reason: Text = ""
-    """Why it came to nothing."""
-
-
-class PartDecAsk(msgspec.Struct, frozen=True, array_like=True, tag="partdecask"):
-    """The decryptor asks a leader for its decryption share."""
-
-    public: BodyDigest
-    """Digest of the public key with which the ciphertext was made fresh: leaders answer for their own alone."""
-    request: bytes
 
 
 class Card(msgspec.Struct, frozen=True, array_like=True, tag="card"):

@@ -11,7 +11,7 @@ from ofl_iot.protocol.codec import decode
 from ofl_iot.protocol.messages import Assignment, PartReceipt
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.base import Machine
-from ofl_iot.roles.commands import Command, Publish, Role, SetTimer, every_job
+from ofl_iot.roles.commands import Command, Publish, SetTimer
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.events import (
     Arrived,
@@ -26,6 +26,7 @@ from ofl_iot.roles.events import (
     Stopping,
     TimerFired,
 )
+from ofl_iot.roles.job_kinds.base import Role, every_job
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.contribution import CONTRIBUTE
 from ofl_iot.roles.leader.machine import LeaderMachine

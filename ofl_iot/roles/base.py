@@ -8,7 +8,7 @@ from typing import Protocol
 from ofl_iot.errors import EncodeError, LateError, ProtocolError
 from ofl_iot.roles.commands import Command
 from ofl_iot.roles.events import Arrived, Event
-from ofl_iot.roles.reports import LateMessageDropped, MessageDropped, MessageNotMade
+from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped, MessageNotMade
 
 
 class Machine(Protocol):

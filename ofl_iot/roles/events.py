@@ -17,7 +17,8 @@ from ofl_iot.protocol.topics import Topic
 from ofl_iot.roles.storage import Stored
 
 if TYPE_CHECKING:
-    from ofl_iot.roles.commands import CoordinatorKey, Job, KeyMaterial
+    from ofl_iot.roles.job_kinds.base import Job
+    from ofl_iot.roles.job_kinds.keys import CoordinatorKey, KeyMaterial
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 

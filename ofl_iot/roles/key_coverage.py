@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ofl_iot.roles.reports import Clustered, Report, RoundsWithKey, RoundsWithoutKey
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import Clustered
+from ofl_iot.roles.reports.keys import RoundsWithKey, RoundsWithoutKey
 
 
 class KeyCoverage:

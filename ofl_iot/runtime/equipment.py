@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from ofl_iot.jobs.toolbox import Pace, Toolbox
-from ofl_iot.roles.reports import Report
+from ofl_iot.roles.reports.base import Report
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.store import Store
 from ofl_iot.runtime.telemetry import TelemetrySource

@@ -25,7 +25,6 @@ from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
     Compute,
-    Job,
     Measure,
     Persist,
     Publish,
@@ -33,7 +32,6 @@ from ofl_iot.roles.commands import (
     Subscribe,
     Unsubscribe,
     Withdraw,
-    failure_of,
     one_transaction,
 )
 from ofl_iot.roles.events import (
@@ -47,7 +45,8 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.reports import Report
+from ofl_iot.roles.job_kinds.base import Job, failure_of
+from ofl_iot.roles.reports.base import Report
 from ofl_iot.roles.storage import Delete, Put, Stored
 from ofl_iot.runtime.addressing import urgency_of
 from ofl_iot.runtime.equipment import Equipment

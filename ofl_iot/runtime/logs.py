@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from ofl_iot.roles.allowance import Allowance
 
 if TYPE_CHECKING:
-    from ofl_iot.roles.reports import Report
+    from ofl_iot.roles.reports.base import Report
 
 MAX_TEXT = 200
 """Characters of a value that are logged."""

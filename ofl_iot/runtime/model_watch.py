@@ -11,7 +11,9 @@ from typing import TypeAlias
 from ofl_iot.errors import OflError
 from ofl_iot.local.messages import ModelReply
 from ofl_iot.local.server import Answer
-from ofl_iot.roles.reports import ModelDownloaded, Report, RoundClosed, TakeoverDone
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import RoundClosed, TakeoverDone
+from ofl_iot.roles.reports.device import ModelDownloaded
 from ofl_iot.runtime.desk import NoModelError, PartyDesk
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from ofl_iot.roles.commands import (
     CancelTimer,
     Command,
     Compute,
-    Job,
     Measure,
     Persist,
     Publish,
@@ -31,7 +30,8 @@ from ofl_iot.roles.commands import (
     one_transaction,
 )
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Measured, Started, TimerFired, Trained
-from ofl_iot.roles.reports import Report
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.reports.base import Report
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.store import MemoryStore
 from ofl_iot.runtime.telemetry import TelemetrySource

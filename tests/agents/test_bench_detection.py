@@ -10,9 +10,11 @@ import pytest
 
 from ofl_agents.cli import main
 from ofl_iot.ids import DeviceId
-from ofl_iot.roles.commands import Job, ProtectContribution, TrainLocally
 from ofl_iot.roles.events import ContributionProtected, Event, JobFailed
-from ofl_iot.roles.reports import RoundClosed
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import TrainLocally
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
+from ofl_iot.roles.reports.coordinator import RoundClosed
 from ofl_research.benches import detection as bench_detection
 from ofl_research.benches.attack_cases import ATTACKS, BY_DEVICES, BY_LEADERS, leader_cases
 from ofl_research.benches.detection import MaliciousLeader, Range, Record, Shadow, Size, run

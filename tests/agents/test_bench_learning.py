@@ -11,8 +11,9 @@ import pytest
 
 from ofl_agents.cli import main
 from ofl_iot.errors import ConfigError
-from ofl_iot.roles.commands import Job, PrepareRelease, TrainLocally
 from ofl_iot.roles.events import Event, JobFailed, Trained
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import PrepareRelease, TrainLocally
 from ofl_iot.workloads.catalogue import DATA_SETS
 from ofl_iot.workloads.idx import FILES
 from ofl_research.benches import learning as bench_learning

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ofl_agents.sim.display import Display, headline_text, headlines, print_summary, size_text, spark
 from ofl_agents.sim.summary import DeviceRow, Measurement, Progress, Summary
-from ofl_iot.roles.reports import ModelEvaluated
+from ofl_iot.roles.reports.coordinator import ModelEvaluated
 
 
 def recorded(*, terminal: bool) -> Console:

@@ -12,7 +12,7 @@ from ofl_agents.commands.sim import add_options, paced, settings_for
 from ofl_agents.sim.fleet_report import Reclustering, count_service, draw_fleet, service_by_type, write_fleet
 from ofl_agents.sim.summary import Progress
 from ofl_iot.ids import COORDINATOR
-from ofl_iot.roles.reports import Clustered, LeaderReplaced
+from ofl_iot.roles.reports.coordinator import Clustered, LeaderReplaced
 from ofl_iot.runtime.settings import Settings
 
 KINDS = {"a": "A", "b": "B", "c": "A"}

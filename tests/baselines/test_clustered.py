@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish
+from ofl_iot.roles.commands import Command, Compute, Publish
 from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
-from ofl_iot.roles.reports import Report
+from ofl_iot.roles.job_kinds.rounds import EvaluateModel
+from ofl_iot.roles.reports.base import Report
 from ofl_research.baselines.cfl import Cfl, CflOptions, bipartition, cosines
 from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
 from ofl_research.baselines.head import AsynchronousServer, HeadableDevice, SynchronousHead

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from ofl_iot.errors import ConfigError, DecodeError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Publish, Subscribe, TrainLocally
+from ofl_iot.roles.commands import Command, Compute, Publish, Subscribe
 from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
-from ofl_iot.roles.reports import DeviceTrained, JobFailure, ModelEvaluated, Report
+from ofl_iot.roles.job_kinds.device import TrainLocally
+from ofl_iot.roles.job_kinds.rounds import EvaluateModel
+from ofl_iot.roles.reports.base import JobFailure, Report
+from ofl_iot.roles.reports.coordinator import ModelEvaluated
+from ofl_iot.roles.reports.device import DeviceTrained
 from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
 from ofl_research.baselines.fedavg import FedAvg
 from ofl_research.baselines.letters import (

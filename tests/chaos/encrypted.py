@@ -22,27 +22,16 @@ from ofl_iot.jobs.decrypt import DecryptorCrypto
 from ofl_iot.jobs.leader_crypto import LeaderCrypto
 from ofl_iot.jobs.lean_round import LeanCoordinator
 from ofl_iot.jobs.toolbox import DecryptorToolbox, Toolbox, run_job
-from ofl_iot.roles.commands import (
-    AnswerDecryption,
-    AnswerLean,
-    BeginKeys,
-    FinishKeys,
-    FinishLean,
-    FinishRound,
-    Job,
-    MakeKeys,
-    MakeSealingKey,
-    OpenLean,
-    PrepareLean,
-    ProtectContribution,
-    ScoreLean,
-    ScoreRound,
-    WeighLean,
-    WeighRound,
-)
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
 from ofl_iot.roles.events import Event, RoundAggregated
-from ofl_iot.roles.reports import ContributionFailed, JobFailure, KeyWorkFailed, Report, RoundAbandoned, RoundOpened
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.keys import AnswerDecryption, AnswerLean, BeginKeys, FinishKeys, MakeKeys, MakeSealingKey
+from ofl_iot.roles.job_kinds.lean import FinishLean, OpenLean, PrepareLean, ScoreLean, WeighLean
+from ofl_iot.roles.job_kinds.rounds import FinishRound, ProtectContribution, ScoreRound, WeighRound
+from ofl_iot.roles.reports.base import JobFailure, Report
+from ofl_iot.roles.reports.coordinator import RoundAbandoned, RoundOpened
+from ofl_iot.roles.reports.keys import KeyWorkFailed
+from ofl_iot.roles.reports.leader import ContributionFailed
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.runtime.virtual import Party
 from ofl_iot.runtime.virtual_broker import Faults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ofl_iot.roles.reports import Clustered, LeaderReplaced
+from ofl_iot.roles.reports.coordinator import Clustered, LeaderReplaced
 from tests.chaos.fleet import ChurningFleet
 from tests.chaos.test_exactly_once import check_books
 

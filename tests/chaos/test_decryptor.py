@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from ofl_iot.ids import DECRYPTOR
-from ofl_iot.roles.commands import AnswerDecryption, Job
 from ofl_iot.roles.decryption.remote import SILENT
 from ofl_iot.roles.events import Event
-from ofl_iot.roles.reports import LeaderReplaced, RoundAbandoned
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.keys import AnswerDecryption
+from ofl_iot.roles.reports.coordinator import LeaderReplaced, RoundAbandoned
 from tests.chaos.encrypted import PROTECTION, ROUGH, STEP, CryptoToolbox, EncryptedWorld, bound, quiet
 from tests.chaos.tally import TallyToolbox
 

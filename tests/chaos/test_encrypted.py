@@ -13,19 +13,13 @@ from ofl_iot.crypto.context import Origin
 from ofl_iot.crypto.scalars import ScalarShare
 from ofl_iot.crypto.threshold import DecryptionShare
 from ofl_iot.jobs.joint_key import context_of
-from ofl_iot.roles.commands import AnswerDecryption, Job
 from ofl_iot.roles.events import DecryptionAnswered, Event, JobFailed
-from ofl_iot.roles.reports import (
-    ChunkBounded,
-    Clustered,
-    JointKeyReady,
-    KeyGenerationBegun,
-    KeyGenerationFailed,
-    LeaderReplaced,
-    Report,
-    RoundAbandoned,
-    RoundClosed,
-)
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.keys import AnswerDecryption
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import Clustered, LeaderReplaced, RoundAbandoned, RoundClosed
+from ofl_iot.roles.reports.keys import JointKeyReady, KeyGenerationBegun, KeyGenerationFailed
+from ofl_iot.roles.reports.leader import ChunkBounded
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.encrypted import (
     PROTECTION,

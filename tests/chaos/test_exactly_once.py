@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from ofl_iot.roles.reports import Clustered, LeaderReplaced
+from ofl_iot.roles.reports.coordinator import Clustered, LeaderReplaced
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.tally import DEFAULTS, TallyWorld
 

@@ -14,7 +14,7 @@ from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Arrived, Event
-from ofl_iot.roles.reports import Clustered, DeviceJoined, RivalCoordinator, TakeoverDone
+from ofl_iot.roles.reports.coordinator import Clustered, DeviceJoined, RivalCoordinator, TakeoverDone
 from ofl_iot.roles.settings import DownloadRules, FleetRules, RoundRules, TrainingRules
 from ofl_iot.runtime.virtual import Party
 from ofl_iot.runtime.virtual_broker import Faults

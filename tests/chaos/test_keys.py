@@ -6,15 +6,9 @@ import msgspec
 import pytest
 
 from ofl_iot.roles.key_coverage import KeyCoverage
-from ofl_iot.roles.reports import (
-    Clustered,
-    JointKeyReady,
-    KeyGenerationDisputed,
-    KeyGenerationFailed,
-    Report,
-    RoundAbandoned,
-    RoundClosed,
-)
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import Clustered, RoundAbandoned, RoundClosed
+from ofl_iot.roles.reports.keys import JointKeyReady, KeyGenerationDisputed, KeyGenerationFailed
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.encrypted import PROTECTION, EncryptedWorld, unexpected

@@ -15,17 +15,13 @@ from ofl_iot.crypto.lean.params import PRIMES
 from ofl_iot.crypto.lean.quantiser import START
 from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.lean import LeanAnswer
-from ofl_iot.roles.commands import AnswerLean, Job
 from ofl_iot.roles.events import Event, JobFailed, LeanAnswered
-from ofl_iot.roles.reports import (
-    ChunkBounded,
-    JointKeyReady,
-    KeyGenerationFailed,
-    LeaderReplaced,
-    Report,
-    RoundAbandoned,
-    RoundClosed,
-)
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.keys import AnswerLean
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import LeaderReplaced, RoundAbandoned, RoundClosed
+from ofl_iot.roles.reports.keys import JointKeyReady, KeyGenerationFailed
+from ofl_iot.roles.reports.leader import ChunkBounded
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.encrypted import PROTECTION, RARELY, ROUGH, STEP, CryptoToolbox, EncryptedWorld, quiet, unexpected
 from tests.chaos.tally import TallyToolbox

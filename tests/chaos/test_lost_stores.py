@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ofl_iot.ids import DeviceId
-from ofl_iot.roles.reports import DeviceStoreLost
+from ofl_iot.roles.reports.coordinator import DeviceStoreLost
 from ofl_iot.roles.settings import RoundRules
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.tally import AuditedStore, TallyWorld

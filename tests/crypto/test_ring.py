@@ -143,7 +143,7 @@ def test_an_unwritable_cache_only_costs_time(tmp_path: Path) -> None:
     # the module's own kernels come from the cache of this test run; one more is compiled without
     program = (
         "import numba.core.caching as caching\n"
-        "from ofl_iot.crypto.kernels import kernel\n"
+        "from ofl_iot.crypto.compiled import kernel\n"
         "caching.CacheImpl._locator_classes = []\n"
         "print(kernel('i8(i8)')(lambda x: x + 1)(41))\n"
     )

@@ -21,7 +21,7 @@ from ofl_iot.local.messages import ModelReply
 from ofl_iot.local.server import Answer
 from ofl_iot.models.files import read_tensors
 from ofl_iot.protocol.model_card import ModelCard, TensorCard, encode_card
-from ofl_iot.roles.reports import ModelDownloaded, PullUnanswered
+from ofl_iot.roles.reports.device import ModelDownloaded, PullUnanswered
 from ofl_iot.runtime.desk import NoModelError
 from ofl_iot.runtime.model_watch import ModelWatch
 

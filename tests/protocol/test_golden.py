@@ -11,6 +11,7 @@ from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.codec import Body, decode, decode_body, encode, encode_body
 from ofl_iot.protocol.fleet_notes import ClusterNote, ContributionNote, Refusal, RoundNote, Vitals
+from ofl_iot.protocol.key_messages import KeyMember, KeyOne, KeyOpen, PartDecAsk, ServerDecAnswer, ServerDecAsk
 from ofl_iot.protocol.lean import LeanAnswer, LeanUpload, OpenAsk, ScoresAsk, SignedHeader, SketchAsk, VouchAsk
 from ofl_iot.protocol.messages import (
     Assignment,
@@ -21,21 +22,15 @@ from ofl_iot.protocol.messages import (
     Contribution,
     Echo,
     Inclusion,
-    KeyMember,
-    KeyOne,
-    KeyOpen,
     Manifest,
     Member,
     Message,
     Observation,
-    PartDecAsk,
     PartReceipt,
     Pull,
     Receipt,
     RoundOpen,
     Seat,
-    ServerDecAnswer,
-    ServerDecAsk,
     Settlement,
     Status,
 )

@@ -17,8 +17,9 @@ from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.robust.claims import CLUSTER_RATIO, FLEET_RATIO, believable
 from ofl_iot.robust.weights import cluster_weights, without_dominant
-from ofl_iot.roles.commands import AggregateRound, Command
+from ofl_iot.roles.commands import Command
 from ofl_iot.roles.events import TimerFired
+from ofl_iot.roles.job_kinds.rounds import AggregateRound
 from ofl_iot.roles.leader.membership import Membership
 from ofl_iot.roles.leader.merging import MergeRules, WeightedMerging
 from tests.roles.parties import A, B, C, D, arrived, chunk_of, jobs, published, status

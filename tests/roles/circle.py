@@ -18,36 +18,11 @@ from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.jobs.decrypt import DecryptorCrypto
 from ofl_iot.jobs.leader_crypto import LeaderCrypto
 from ofl_iot.jobs.toolbox import Tools, run_job
-from ofl_iot.protocol.messages import KeyMember, Message, Part, PartReceipt, RoundOpen
+from ofl_iot.protocol.key_messages import KeyMember
+from ofl_iot.protocol.messages import Message, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine, collect
-from ofl_iot.roles.commands import (
-    AnswerDecryption,
-    AnswerLean,
-    BeginKeys,
-    CancelTimer,
-    Command,
-    Compute,
-    Contributed,
-    FinalDecrypt,
-    FinishKeys,
-    FinishLean,
-    FinishRound,
-    Job,
-    MakeKeys,
-    MakeSealingKey,
-    OpenLean,
-    Persist,
-    PrepareLean,
-    ProtectContribution,
-    Publish,
-    ScoreLean,
-    ScoreRound,
-    ServerDecrypt,
-    SetTimer,
-    WeighLean,
-    WeighRound,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
 from ofl_iot.roles.decryption.remote import RemoteDecryption
 from ofl_iot.roles.decryption.requester import DEADLINE, Decryption, RoundDecryption, SealedRound
@@ -64,9 +39,22 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.keys import (
+    AnswerDecryption,
+    AnswerLean,
+    BeginKeys,
+    FinalDecrypt,
+    FinishKeys,
+    MakeKeys,
+    MakeSealingKey,
+    ServerDecrypt,
+)
+from ofl_iot.roles.job_kinds.lean import FinishLean, OpenLean, PrepareLean, ScoreLean, WeighLean
+from ofl_iot.roles.job_kinds.rounds import Contributed, FinishRound, ProtectContribution, ScoreRound, WeighRound
 from ofl_iot.roles.keys.ceremony import KeyCeremony
 from ofl_iot.roles.keys.holder import KeyHolder
-from ofl_iot.roles.reports import Report
+from ofl_iot.roles.reports.base import Report
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
 

@@ -23,17 +23,7 @@ from ofl_iot.protocol.lean import LeanAnswer
 from ofl_iot.protocol.messages import Part
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    AnswerLean,
-    BeginKeys,
-    Command,
-    Contributed,
-    FinishKeys,
-    LeanGround,
-    LeanRound,
-    MakeSealingKey,
-    ProtectContribution,
-)
+from ofl_iot.roles.commands import Command
 from ofl_iot.roles.decryption.lean import LeanDecryption
 from ofl_iot.roles.events import (
     Arrived,
@@ -45,6 +35,9 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     Started,
 )
+from ofl_iot.roles.job_kinds.keys import AnswerLean, BeginKeys, FinishKeys, MakeSealingKey
+from ofl_iot.roles.job_kinds.lean import LeanRound
+from ofl_iot.roles.job_kinds.rounds import Contributed, LeanGround, ProtectContribution
 from tests.identity.certs import ENTROPY, NOW, authority, key
 from tests.roles.circle import FEDERATION, RULES, SIZE, Circle, Office, names, updates_of
 

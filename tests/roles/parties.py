@@ -29,15 +29,16 @@ from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import Command, Compute, KeyMaterial, Persist, Publish, SetTimer
+from ofl_iot.roles.commands import Command, Compute, Persist, Publish, SetTimer
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules
 from ofl_iot.roles.events import Arrived, ReleasePrepared
+from ofl_iot.roles.job_kinds.keys import KeyMaterial
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
-from ofl_iot.roles.reports import MessageDropped, Report
+from ofl_iot.roles.reports.base import MessageDropped, Report
 from ofl_iot.roles.settings import (
     DownloadRules,
     FleetRules,

@@ -9,7 +9,7 @@ from ofl_iot.protocol.messages import PartReceipt, Receipt
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import Command, Persist, ProtectContribution, Publish, SetTimer, TrainLocally
+from ofl_iot.roles.commands import Command, Persist, Publish, SetTimer
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.events import (
     ContributionProtected,
@@ -21,8 +21,11 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
+from ofl_iot.roles.job_kinds.device import TrainLocally
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
-from ofl_iot.roles.reports import ContributionFailed, JobFailure, LeadershipEnded, MessageDropped
+from ofl_iot.roles.reports.base import JobFailure, MessageDropped
+from ofl_iot.roles.reports.leader import ContributionFailed, LeadershipEnded
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     SIZE,

@@ -9,9 +9,10 @@ from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.messages import Receipt
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, Compute, PrepareRelease, Publish, TrainLocally
+from ofl_iot.roles.commands import Command, Compute, Publish
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.events import Arrived, Event, LinkUp, ReleasePrepared, Started, Trained
+from ofl_iot.roles.job_kinds.device import PrepareRelease, TrainLocally
 from ofl_iot.roles.leader.machine import LeaderMachine
 from tests.roles.parties import (
     A,

@@ -14,12 +14,13 @@ from ofl_iot.protocol.lives import Account
 from ofl_iot.protocol.messages import Receipt
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, OpenLedger, TrainLocally
+from ofl_iot.roles.commands import Command
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.privacy_guard import TABLE, PrivacyRules
 from ofl_iot.roles.device.profile import DeviceRules
 from ofl_iot.roles.events import JobFailed, LedgerOpened, LinkUp, Started, Trained
-from ofl_iot.roles.reports import LedgerLost, TrainingDiscarded, WorkDropped
+from ofl_iot.roles.job_kinds.device import OpenLedger, TrainLocally
+from ofl_iot.roles.reports.device import LedgerLost, TrainingDiscarded, WorkDropped
 from ofl_iot.roles.settings import DownloadRules, TrainingRules, UploadRules
 from ofl_iot.roles.store_identity import StoreIdentity
 from ofl_iot.runtime.store import MemoryStore

@@ -6,14 +6,17 @@ import pytest
 
 from ofl_iot.errors import ConfigError, LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.protocol.messages import KeyMember, Part, PartReceipt
+from ofl_iot.protocol.key_messages import KeyMember
+from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import BeginKeys, Command, CoordinatorKey, MakeKeys, Publish
+from ofl_iot.roles.commands import Command, Publish
 from ofl_iot.roles.events import KeysMade
+from ofl_iot.roles.job_kinds.keys import BeginKeys, CoordinatorKey, MakeKeys
 from ofl_iot.roles.keys.ceremony import DEADLINE, MOST_EXTENSIONS, KeyCeremony
 from ofl_iot.roles.keys.participant import AGAIN, FAULT, MAX_REPEATS, OPEN, ROUND1, ROUND2
-from ofl_iot.roles.reports import KeyGenerationBegun, KeyGenerationDisputed, KeyGenerationSlow, Report
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.keys import KeyGenerationBegun, KeyGenerationDisputed, KeyGenerationSlow
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.circle import Circle, names

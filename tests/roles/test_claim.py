@@ -15,7 +15,7 @@ from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.coordinator.claim import TABLE, CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.events import LinkUp, Started, TimerFired
-from ofl_iot.roles.reports import RivalCoordinator, TakeoverBegun
+from ofl_iot.roles.reports.coordinator import RivalCoordinator, TakeoverBegun
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.roles.storage import Put
 from tests.roles.parties import MODEL, SIZE, A, B, arrived, kinds, published, status, told

@@ -12,12 +12,12 @@ from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.codec import encode, encode_body
 from ofl_iot.protocol.fleet_notes import ClusterNote, RoundNote
+from ofl_iot.protocol.key_messages import KeyOpen
 from ofl_iot.protocol.messages import (
     Assignment,
     Card,
     Contribution,
     Inclusion,
-    KeyOpen,
     Manifest,
     Message,
     Part,
@@ -31,16 +31,7 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    AggregateRound,
-    CancelTimer,
-    Command,
-    Contributed,
-    EvaluateModel,
-    MakeKeys,
-    Publish,
-    Subscribe,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Publish, Subscribe
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.coordinator.roster import MAX_LONE_TERM_STEP, MAX_TERM_STEP
 from ofl_iot.roles.events import (
@@ -55,21 +46,21 @@ from ofl_iot.roles.events import (
     Stopping,
     TimerFired,
 )
-from ofl_iot.roles.reports import (
+from ofl_iot.roles.job_kinds.keys import MakeKeys
+from ofl_iot.roles.job_kinds.rounds import AggregateRound, Contributed, EvaluateModel
+from ofl_iot.roles.reports.base import JobFailure, MessageDropped
+from ofl_iot.roles.reports.coordinator import (
     AllBudgetsSpent,
     Clustered,
     ClusterOrphaned,
     ContributionRefused,
     DeviceStoreLost,
-    JobFailure,
-    KeyGenerationBegun,
-    KeyGenerationFailed,
     LeaderReplaced,
-    MessageDropped,
     ModelEvaluated,
     RoundAbandoned,
     RoundClosed,
 )
+from ofl_iot.roles.reports.keys import KeyGenerationBegun, KeyGenerationFailed
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.laws import PendingTimers, waits_for_ever
 from tests.roles.parties import (

@@ -17,10 +17,11 @@ from ofl_iot.jobs.toolbox import run_job
 from ofl_iot.protocol.messages import Message, Part
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import AnswerDecryption, FinishRound, KeyMaterial, ScoreRound, WeighRound
 from ofl_iot.roles.decryption.requester import WRONG, Decryption
 from ofl_iot.roles.events import DecryptionAnswered, DecryptionRequested, Event, JobFailed, RoundAggregated
-from ofl_iot.roles.reports import WrongShare
+from ofl_iot.roles.job_kinds.keys import AnswerDecryption, KeyMaterial
+from ofl_iot.roles.job_kinds.rounds import FinishRound, ScoreRound, WeighRound
+from ofl_iot.roles.reports.keys import WrongShare
 from ofl_iot.roles.settings import ProtectionRules
 from tests.roles.circle import RULES, Circle, lossy, mean_of, names, tools_of, updates_of
 

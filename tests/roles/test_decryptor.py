@@ -14,19 +14,11 @@ from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import COORDINATOR, DECRYPTOR
 from ofl_iot.jobs.toolbox import run_job
 from ofl_iot.protocol.codec import decode_body, encode_body
-from ofl_iot.protocol.messages import Message, Part, PartReceipt, ServerDecAnswer, ServerDecAsk
+from ofl_iot.protocol.key_messages import ServerDecAnswer, ServerDecAsk
+from ofl_iot.protocol.messages import Message, Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    AnswerDecryption,
-    Command,
-    FinalDecrypt,
-    FinishRound,
-    Publish,
-    ScoreRound,
-    ServerDecrypt,
-    WeighRound,
-)
+from ofl_iot.roles.commands import Command, Publish
 from ofl_iot.roles.decryption.decryptor import TABLE
 from ofl_iot.roles.decryption.remote import SILENT, RemoteDecryption, answers_of, confirm
 from ofl_iot.roles.events import (
@@ -39,7 +31,9 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     ServerDecrypted,
 )
-from ofl_iot.roles.reports import KeyWorkFailed, WrongShare
+from ofl_iot.roles.job_kinds.keys import AnswerDecryption, FinalDecrypt, ServerDecrypt
+from ofl_iot.roles.job_kinds.rounds import FinishRound, ScoreRound, WeighRound
+from ofl_iot.roles.reports.keys import KeyWorkFailed, WrongShare
 from ofl_iot.roles.transfer import PATIENCE
 from tests.roles.circle import RULES, SIZE, Circle, lossy, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status

@@ -23,11 +23,9 @@ from ofl_iot.roles.commands import (
     Compute,
     Measure,
     Persist,
-    PrepareRelease,
     Publish,
     SetTimer,
     Subscribe,
-    TrainLocally,
     Withdraw,
 )
 from ofl_iot.roles.device.machine import DeviceMachine
@@ -45,7 +43,9 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.reports import LateMessageDropped, MessageDropped, MessagesRefused, OutboxFull, StoredModelDropped
+from ofl_iot.roles.job_kinds.device import PrepareRelease, TrainLocally
+from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped
+from ofl_iot.roles.reports.device import MessagesRefused, OutboxFull, StoredModelDropped
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import Delete, Put
 from ofl_iot.runtime.store import MemoryStore

@@ -16,11 +16,13 @@ from ofl_iot.jobs.joint_key import context_of
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import AnswerDecryption, BeginKeys, Command, Persist, Publish
+from ofl_iot.roles.commands import Command, Persist, Publish
 from ofl_iot.roles.events import Arrived, JobFailed, LinkDown, LinkUp, Started, TimerFired
+from ofl_iot.roles.job_kinds.keys import AnswerDecryption, BeginKeys
 from ofl_iot.roles.keys.holder import SHARES, KeyHolder
 from ofl_iot.roles.keys.usage import KeyUsage
-from ofl_iot.roles.reports import KeyWorkFailed, LateMessageDropped, MessageDropped, ShareWithheld
+from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped
+from ofl_iot.roles.reports.keys import KeyWorkFailed, ShareWithheld
 from tests.roles.circle import FEDERATION, SIZE, Circle, mean_of, names, updates_of
 from tests.roles.parties import dropped, kinds, status, told
 

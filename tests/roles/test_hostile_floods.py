@@ -11,7 +11,7 @@ from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.allowance import Allowance
 from ofl_iot.roles.keys.participant import FAULT, MAX_BODY_BYTES, ROUND1, ROUND2
 from ofl_iot.roles.leader import membership
-from ofl_iot.roles.reports import MessageDropped
+from ofl_iot.roles.reports.base import MessageDropped
 from tests.roles import test_ceremony as ceremony
 from tests.roles import test_leader as leader
 from tests.roles import test_participant as participant

@@ -14,7 +14,9 @@ from ofl_iot.protocol.seqset import MAX_RUNS, MAX_STEP, SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.device.outbox import MAX_SEQ, TABLE
 from ofl_iot.roles.events import LinkUp, Started, TimerFired
-from ofl_iot.roles.reports import DeviceAssigned, LateMessageDropped, RoundClosed, RowsSetAside
+from ofl_iot.roles.reports.base import LateMessageDropped, RowsSetAside
+from ofl_iot.roles.reports.coordinator import RoundClosed
+from ofl_iot.roles.reports.device import DeviceAssigned
 from ofl_iot.roles.storage import ASIDE, Put
 from ofl_iot.runtime.store import MemoryStore
 from tests.protocol.samples import seq_sets

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ofl_iot.roles.key_coverage import KeyCoverage
-from ofl_iot.roles.reports import Clustered, Report, RoundsWithKey, RoundsWithoutKey
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import Clustered
+from ofl_iot.roles.reports.keys import RoundsWithKey, RoundsWithoutKey
 
 CLUSTERED = Clustered(term=1, clusters=2, leaders=("a", "b"), churn=0.0, distrusted=())
 

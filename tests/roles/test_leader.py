@@ -31,7 +31,7 @@ from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.protocol.values import MAX_VALUE, Precision
 from ofl_iot.roles.block_layout import BlockLayout
-from ofl_iot.roles.commands import Command, Persist, ProtectContribution, Subscribe, Unsubscribe
+from ofl_iot.roles.commands import Command, Persist, Subscribe, Unsubscribe
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
@@ -42,16 +42,11 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader.machine import OFFICE, STATE, LeaderMachine
-from ofl_iot.roles.reports import (
-    ChunkBounded,
-    ContributionFailed,
-    GlobalModelAdopted,
-    LateMessageDropped,
-    MessageDropped,
-    StoredClusterDropped,
-)
+from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped
+from ofl_iot.roles.reports.leader import ChunkBounded, ContributionFailed, GlobalModelAdopted, StoredClusterDropped
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (
     BLOCK,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ofl_iot.protocol.messages import KeyMember, KeyOpen, RoundOpen, Seat
+from ofl_iot.protocol.key_messages import KeyMember, KeyOpen
+from ofl_iot.protocol.messages import RoundOpen, Seat
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, KeyMaterial, ProtectContribution
+from ofl_iot.roles.commands import Command
 from ofl_iot.roles.events import LinkUp, Started
+from ofl_iot.roles.job_kinds.keys import KeyMaterial
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
-from ofl_iot.roles.reports import LateMessageDropped, MessageDropped
+from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped
 from ofl_iot.roles.settings import LeaderRules
 from tests.roles.parties import (
     BLOCK,

@@ -15,8 +15,8 @@ from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.lean import LeanUpload, OpenAsk, ScoresAsk, SignedHeader, SketchAsk, VouchAsk
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import Contributed
 from ofl_iot.roles.events import Arrived
+from ofl_iot.roles.job_kinds.rounds import Contributed
 from tests.identity.certs import key
 from tests.roles.circle import names
 from tests.roles.lean_circle import LeanCircle, lean_updates

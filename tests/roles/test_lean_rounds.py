@@ -14,8 +14,9 @@ from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.codec import decode_body, encode_body
 from ofl_iot.protocol.lean import LeanAnswer, LeanUpload
 from ofl_iot.protocol.messages import Part
-from ofl_iot.roles.commands import AnswerLean, Job
 from ofl_iot.roles.events import Event, LeanAnswered
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.keys import AnswerLean
 from tests.roles.circle import lossy, mean_of, names
 from tests.roles.lean_circle import LEAN, UNIT, LeanCircle, lean_updates
 

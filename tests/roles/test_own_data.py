@@ -14,13 +14,15 @@ from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.messages import Card, Status
 from ofl_iot.protocol.model_card import ModelCard, TensorCard, encode_card
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, LookAtData, OpenLedger, SetTimer, Subscribe, TrainLocally
+from ofl_iot.roles.commands import Command, SetTimer, Subscribe
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.own_data import OwnData
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules
 from ofl_iot.roles.events import DataLooked, Event, JobFailed, LedgerOpened, LinkUp, Started, TimerFired, Trained
-from ofl_iot.roles.reports import DataFound, JobFailure, MessageDropped, ModelDiffers, WaitingForData
+from ofl_iot.roles.job_kinds.device import LookAtData, OpenLedger, TrainLocally
+from ofl_iot.roles.reports.base import JobFailure, MessageDropped
+from ofl_iot.roles.reports.device import DataFound, ModelDiffers, WaitingForData
 from ofl_iot.roles.settings import TrainingRules
 from tests.roles.parties import (
     MODEL,

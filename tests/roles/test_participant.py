@@ -9,11 +9,13 @@ import pytest
 
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.codec import encode_body
-from ofl_iot.protocol.messages import KeyMember, KeyOpen, Message, Part, PartReceipt, RoundOpen
+from ofl_iot.protocol.key_messages import KeyMember, KeyOpen
+from ofl_iot.protocol.messages import Message, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey, Persist, Publish
+from ofl_iot.roles.commands import Persist, Publish
 from ofl_iot.roles.events import Arrived, Event, JobFailed, KeysBegun, KeysFinished, SealingKeyMade, Started
+from ofl_iot.roles.job_kinds.keys import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.keys.participant import (
     AGAIN,
@@ -27,7 +29,8 @@ from ofl_iot.roles.keys.participant import (
     STEPS,
     TABLE,
 )
-from ofl_iot.roles.reports import KeyGenerationDisputed, KeyWorkFailed, LateMessageDropped, MessageDropped
+from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped
+from ofl_iot.roles.reports.keys import KeyGenerationDisputed, KeyWorkFailed
 from ofl_iot.roles.transfer import PATIENCE
 from tests.roles.circle import Circle, lossy, names
 from tests.roles.parties import assigned, assignment, dropped, jobs, kinds, published

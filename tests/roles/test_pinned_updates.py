@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from ofl_iot.protocol.codec import encode_body
+from ofl_iot.protocol.key_messages import KeyMember, KeyOpen
 from ofl_iot.protocol.lean import LeanUpload, SignedHeader
-from ofl_iot.protocol.messages import KeyMember, KeyOpen, Member, RoundOpen, Seat
+from ofl_iot.protocol.messages import Member, RoundOpen, Seat
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.block_layout import BlockLayout
-from ofl_iot.roles.commands import KeyMaterial, Persist, ProtectContribution
+from ofl_iot.roles.commands import Persist
 from ofl_iot.roles.events import ContributionProtected, LeanAnswered, LinkUp, Started
+from ofl_iot.roles.job_kinds.keys import KeyMaterial
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.cluster_model import ClusterModel, Pin
 from ofl_iot.roles.leader.machine import STATE, LeaderMachine, LeaderProfile
 from ofl_iot.roles.settings import LeaderRules

@@ -10,13 +10,14 @@ from ofl_iot.errors import PrivacyError
 from ofl_iot.privacy.events import Budget, DpSgdSteps, PaperRelease
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, Compute, OpenLedger, Persist, PrepareRelease, TrainLocally
+from ofl_iot.roles.commands import Command, Compute, Persist
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.device.privacy_guard import TABLE, PrivacyGuard, PrivacyRules
 from ofl_iot.roles.device.profile import DeviceRules
 from ofl_iot.roles.events import LedgerOpened, LinkUp, Started, Trained
-from ofl_iot.roles.reports import BudgetSpent, ModelDownloaded
+from ofl_iot.roles.job_kinds.device import OpenLedger, PrepareRelease, TrainLocally
+from ofl_iot.roles.reports.device import BudgetSpent, ModelDownloaded
 from ofl_iot.roles.settings import DownloadRules, TrainingRules, UploadRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import (

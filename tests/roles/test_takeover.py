@@ -14,7 +14,8 @@ from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.codec import decode_body
-from ofl_iot.protocol.messages import Assignment, Books, KeyOpen, Manifest, Part
+from ofl_iot.protocol.key_messages import KeyOpen
+from ofl_iot.protocol.messages import Assignment, Books, Manifest, Part
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Publish, Unsubscribe
@@ -25,7 +26,7 @@ from ofl_iot.roles.coordinator.takeover import TakeoverReader
 from ofl_iot.roles.events import Arrived, LinkUp, Started, TimerFired
 from ofl_iot.roles.keys.ceremony import MOST_EXTENSIONS
 from ofl_iot.roles.keys.participant import OPEN
-from ofl_iot.roles.reports import NothingToTakeOver, TakeoverBegun, TakeoverDone
+from ofl_iot.roles.reports.coordinator import NothingToTakeOver, TakeoverBegun, TakeoverDone
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.laws import PendingTimers, waits_for_ever

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import PrepareRelease, Publish, SetTimer, TrainLocally
+from ofl_iot.roles.commands import Publish, SetTimer
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.resources import ResourceRules, Resources
 from ofl_iot.roles.device.throttle import Throttle, throttle
 from ofl_iot.roles.events import LinkUp, Measured, Started, TimerFired, Trained
-from ofl_iot.roles.reports import ExchangeLimited
+from ofl_iot.roles.job_kinds.device import PrepareRelease, TrainLocally
+from ofl_iot.roles.reports.device import ExchangeLimited
 from ofl_iot.roles.settings import TrainingRules
 from tests.roles.parties import (
     A,

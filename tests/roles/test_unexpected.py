@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ofl_iot.roles.base import Machine
-from ofl_iot.roles.commands import Role, every_job
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
 from ofl_iot.roles.events import DataLooked, LeanAnswered, LedgerOpened, SealingKeyMade, Started, Stopping
+from ofl_iot.roles.job_kinds.base import Role, every_job
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.settings import ProtectionRules
 from tests.roles.parties import A, agent_machine, coordinator_machine

@@ -9,8 +9,9 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import Inclusion, Part, Receipt
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import Command, ProtectContribution, Publish
+from ofl_iot.roles.commands import Command, Publish
 from ofl_iot.roles.events import Arrived, ContributionProtected, LinkUp, Started
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.cluster_model import MOST_WAITING
 from ofl_iot.roles.leader.machine import LeaderMachine
 from ofl_iot.roles.leader.waiting_list import MOST_HELD, WaitingList

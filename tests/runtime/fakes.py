@@ -14,8 +14,9 @@ from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.protocol.codec import encode
 from ofl_iot.protocol.messages import Pull, Status
 from ofl_iot.protocol.topics import Kind, Topic, Topics
-from ofl_iot.roles.commands import Command, Job, Publish
+from ofl_iot.roles.commands import Command, Publish
 from ofl_iot.roles.events import Evaluated, Event
+from ofl_iot.roles.job_kinds.base import Job
 from ofl_iot.roles.storage import StoreOp
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.live import Equipment, LiveParty

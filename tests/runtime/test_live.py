@@ -17,18 +17,7 @@ from ofl_iot.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from ofl_iot.protocol.messages import Echo, Pull, Status
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    CancelTimer,
-    Command,
-    Compute,
-    EvaluateModel,
-    Measure,
-    Persist,
-    SetTimer,
-    Subscribe,
-    TrainLocally,
-    Unsubscribe,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Measure, Persist, SetTimer, Subscribe, Unsubscribe
 from ofl_iot.roles.events import (
     Arrived,
     Evaluated,
@@ -42,7 +31,9 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.reports import LeaderReplaced
+from ofl_iot.roles.job_kinds.device import TrainLocally
+from ofl_iot.roles.job_kinds.rounds import EvaluateModel
+from ofl_iot.roles.reports.coordinator import LeaderReplaced
 from ofl_iot.roles.storage import DeleteTable, Put
 from ofl_iot.runtime import live
 from ofl_iot.runtime.store import SqliteStore

@@ -14,9 +14,10 @@ from ofl_iot.identity.enrolment import Enrolment, SealingTrust
 from ofl_iot.ids import DeviceId
 from ofl_iot.jobs.leader_crypto import LeaderCrypto, sealing_key_of
 from ofl_iot.jobs.toolbox import run_job
-from ofl_iot.protocol.messages import KeyMember, Part
-from ofl_iot.roles.commands import BeginKeys, FinishKeys, MakeSealingKey
+from ofl_iot.protocol.key_messages import KeyMember
+from ofl_iot.protocol.messages import Part
 from ofl_iot.roles.events import JobFailed, KeysBegun, SealingKeyMade
+from ofl_iot.roles.job_kinds.keys import BeginKeys, FinishKeys, MakeSealingKey
 from ofl_iot.roles.keys.participant import DEAL, FAULT, TABLE
 from tests.identity.certs import ENTROPY, NOW, authority, request
 from tests.roles.circle import FEDERATION, RULES, Circle, names

@@ -24,17 +24,9 @@ from ofl_iot.jobs.clear_round import aggregate_clear
 from ofl_iot.jobs.joint_key import CulpritError, context_of, each_of
 from ofl_iot.jobs.toolbox import run_job
 from ofl_iot.robust.weights import without_dominant
-from ofl_iot.roles.commands import (
-    AggregateRound,
-    BeginKeys,
-    Contributed,
-    FinishKeys,
-    MakeKeys,
-    ProtectContribution,
-    ScoreRound,
-    WeighRound,
-)
 from ofl_iot.roles.events import ContributionProtected, JobFailed, RoundAggregated
+from ofl_iot.roles.job_kinds.keys import BeginKeys, FinishKeys, MakeKeys
+from ofl_iot.roles.job_kinds.rounds import AggregateRound, Contributed, ProtectContribution, ScoreRound, WeighRound
 from ofl_iot.roles.settings import ProtectionRules
 from tests.roles.circle import FEDERATION, SIZE, Circle, mean_of, names, updates_of
 

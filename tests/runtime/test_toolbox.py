@@ -19,23 +19,7 @@ from ofl_iot.jobs.leader_crypto import LeaderCrypto
 from ofl_iot.jobs.toolbox import CoordinatorToolbox, DecryptorToolbox, DeviceToolbox, TypePace
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import ChunkHead
-from ofl_iot.protocol.messages import KeyOpen, ServerDecAsk
-from ofl_iot.roles.commands import (
-    AggregateRound,
-    Contributed,
-    EvaluateModel,
-    FinalDecrypt,
-    Job,
-    MakeKeys,
-    OpenLedger,
-    PrepareRelease,
-    ProtectContribution,
-    Role,
-    TrainLocally,
-    WeighRound,
-    every_job,
-    failure_of,
-)
+from ofl_iot.protocol.key_messages import KeyOpen, ServerDecAsk
 from ofl_iot.roles.events import (
     ContributionProtected,
     Evaluated,
@@ -45,6 +29,10 @@ from ofl_iot.roles.events import (
     RoundAggregated,
     Trained,
 )
+from ofl_iot.roles.job_kinds.base import Job, Role, every_job, failure_of
+from ofl_iot.roles.job_kinds.device import OpenLedger, PrepareRelease, TrainLocally
+from ofl_iot.roles.job_kinds.keys import FinalDecrypt, MakeKeys
+from ofl_iot.roles.job_kinds.rounds import AggregateRound, Contributed, EvaluateModel, ProtectContribution, WeighRound
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.workloads.base import Workload

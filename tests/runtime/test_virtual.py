@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from ofl_agents.app import open_app
 from ofl_agents.sim.simulation import Simulation
 from ofl_agents.sim.summary import Progress
-from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, SetTimer, Subscribe, TrainLocally
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, SetTimer, Subscribe
 from ofl_iot.roles.events import Event, LinkDown, LinkUp, Started, TimerFired, Trained
-from ofl_iot.roles.reports import DeviceAssigned, Report
+from ofl_iot.roles.job_kinds.device import TrainLocally
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.device import DeviceAssigned
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from ofl_iot.errors import ConfigError
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, Persist
+from ofl_iot.roles.commands import Command, Compute, Persist
 from ofl_iot.roles.events import Arrived, Evaluated, Event, LinkUp
-from ofl_iot.roles.reports import DeviceAssigned
+from ofl_iot.roles.job_kinds.rounds import EvaluateModel
+from ofl_iot.roles.reports.device import DeviceAssigned
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.watchdog import Health, Notifier, Service
 from tests.runtime.fakes import BreakableStore, pull, pull_topic, running

@@ -13,7 +13,7 @@ from ofl_agents.chaos.observer import Observer
 from ofl_agents.chaos.party import LivePlan, Released, read_journal
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.seqset import SeqSet
-from ofl_iot.roles.reports import RoundsWithKey, RoundsWithoutKey
+from ofl_iot.roles.reports.keys import RoundsWithKey, RoundsWithoutKey
 
 _HALF = 0.5
 """Sums are whole numbers; float32 holds them exactly."""

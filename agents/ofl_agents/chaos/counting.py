@@ -19,15 +19,6 @@ from ofl_iot.fleet.clustering import ClusteringSettings
 from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.protocol.chunks import Chunk, split_update
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import (
-    AggregateRound,
-    EvaluateModel,
-    Job,
-    MakeSealingKey,
-    PrepareRelease,
-    ProtectContribution,
-    TrainLocally,
-)
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
 from ofl_iot.roles.device.machine import DeviceMachine
@@ -42,6 +33,10 @@ from ofl_iot.roles.events import (
     SealingKeyMade,
     Trained,
 )
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import PrepareRelease, TrainLocally
+from ofl_iot.roles.job_kinds.keys import MakeSealingKey
+from ofl_iot.roles.job_kinds.rounds import AggregateRound, EvaluateModel, ProtectContribution
 from ofl_iot.roles.keys.holder import KeyHolder
 from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
 from ofl_iot.roles.settings import (

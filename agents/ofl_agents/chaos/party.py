@@ -28,7 +28,7 @@ from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
-from ofl_iot.roles.reports import Report
+from ofl_iot.roles.reports.base import Report
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 from ofl_iot.roles.store_identity import TABLE as STORE
 from ofl_iot.runtime.addressing import Wire

@@ -12,7 +12,8 @@ import msgspec
 from ofl_agents.chaos.tally import TallyWorld
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import DeviceId
-from ofl_iot.roles.reports import Report, RoundClosed
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import RoundClosed
 from ofl_iot.runtime.virtual_broker import Faults
 
 Kind: TypeAlias = Literal["crash", "torn", "cut", "wipe"]

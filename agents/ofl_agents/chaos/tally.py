@@ -15,9 +15,10 @@ from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import Job, TrainLocally
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import TrainLocally
 from ofl_iot.roles.settings import DownloadRules, FleetRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Put, StoreOp
 from ofl_iot.roles.store_identity import TABLE as STORE

@@ -11,16 +11,10 @@ import msgspec
 from ofl_agents.sim.fleet_report import Reclustering, TypeService, write_fleet
 from ofl_iot.errors import OflError
 from ofl_iot.ids import COORDINATOR
-from ofl_iot.roles.reports import (
-    ChunkMerged,
-    Clustered,
-    DeviceTrained,
-    LeaderReplaced,
-    MessageDropped,
-    ModelEvaluated,
-    Report,
-    RoundClosed,
-)
+from ofl_iot.roles.reports.base import MessageDropped, Report
+from ofl_iot.roles.reports.coordinator import Clustered, LeaderReplaced, ModelEvaluated, RoundClosed
+from ofl_iot.roles.reports.device import DeviceTrained
+from ofl_iot.roles.reports.leader import ChunkMerged
 from ofl_iot.runtime.settings import Settings
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import int64, uint32, uint64
 
-from ofl_iot.crypto.kernels import kernel
+from ofl_iot.crypto.compiled import kernel
 
 
 @kernel("i8(Array(u4, 1, 'C', readonly=True), i8, i8, u4[::1], u4[::1], i8)")

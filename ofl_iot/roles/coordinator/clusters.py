@@ -18,7 +18,7 @@ from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTi
 from ofl_iot.roles.coordinator.notes import OFFLINE, STORE_LOST, UNFIT, ClusterNotes
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.coordinator.rounds import Rounds
-from ofl_iot.roles.reports import Clustered, ClusterOrphaned, DeviceJoined, LeaderReplaced
+from ofl_iot.roles.reports.coordinator import Clustered, ClusterOrphaned, DeviceJoined, LeaderReplaced
 from ofl_iot.roles.settings import FleetRules, RoundRules
 from ofl_iot.roles.storage import Put, Stored
 

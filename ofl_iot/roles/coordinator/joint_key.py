@@ -14,7 +14,7 @@ from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.decryption.requester import MODEL, SCORES
 from ofl_iot.roles.events import DecryptionRequested, KeysMade, LeanAsked
 from ofl_iot.roles.keys.ceremony import KeyCeremony
-from ofl_iot.roles.reports import KeyGenerationFailed
+from ofl_iot.roles.reports.keys import KeyGenerationFailed
 from ofl_iot.roles.settings import ProtectionRules
 
 

@@ -17,16 +17,7 @@ from ofl_iot.protocol.messages import Books, Card, Manifest, Part, PartReceipt, 
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
-from ofl_iot.roles.commands import (
-    CancelTimer,
-    Command,
-    EvaluateModel,
-    Persist,
-    Publish,
-    SetTimer,
-    Subscribe,
-    Unsubscribe,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTimer, Subscribe, Unsubscribe
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.clusters import GRACE, Clusters
 from ofl_iot.roles.coordinator.device_books import books_from, books_message
@@ -52,11 +43,12 @@ from ofl_iot.roles.events import (
     TimerFired,
     Vector,
 )
+from ofl_iot.roles.job_kinds.rounds import EvaluateModel
 from ofl_iot.roles.refusals import Refusals
-from ofl_iot.roles.reports import (
+from ofl_iot.roles.reports.base import JobFailure
+from ofl_iot.roles.reports.coordinator import (
     AllBudgetsSpent,
     DeviceStoreLost,
-    JobFailure,
     ModelEvaluated,
     NothingToTakeOver,
     RivalCoordinator,

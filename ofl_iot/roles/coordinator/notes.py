@@ -10,10 +10,11 @@ import msgspec
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.fleet_notes import MAX_METRICS, ClusterNote, ContributionNote, RoundNote
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import Command, CoordinatorKey, Publish
+from ofl_iot.roles.commands import Command, Publish
 from ofl_iot.roles.coordinator.open_round import OpenRound
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.events import RoundAggregated
+from ofl_iot.roles.job_kinds.keys import CoordinatorKey
 
 MAX_REASON, MAX_WORD = 200, 40
 CLUSTERED, OFFLINE, UNFIT, STORE_LOST = "clustered", "offline", "unfit", "store-lost"

@@ -14,8 +14,8 @@ from ofl_iot.errors import LateError, ProtocolError, RefusedError
 from ofl_iot.protocol.codec import decode_body
 from ofl_iot.protocol.messages import Contribution, Inclusion, Part, PartReceipt, RoundOpen, Settlement
 from ofl_iot.protocol.parts import BodyJoiner
-from ofl_iot.roles.commands import Contributed
 from ofl_iot.roles.coordinator.device_books import DeviceBooks
+from ofl_iot.roles.job_kinds.rounds import Contributed
 
 
 @dataclass

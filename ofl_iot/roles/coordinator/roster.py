@@ -22,7 +22,8 @@ from ofl_iot.fleet.assignment import (
 from ofl_iot.fleet.election import fit_to_serve, link_serves, typical_mbps
 from ofl_iot.fleet.trust import Evidence
 from ofl_iot.ids import DeviceId, Term
-from ofl_iot.protocol.messages import Assignment, KeyMember, Member, Observation, Seat, Settlement, Status
+from ofl_iot.protocol.key_messages import KeyMember
+from ofl_iot.protocol.messages import Assignment, Member, Observation, Seat, Settlement, Status
 from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.robust.claims import FLEET_RATIO, believable

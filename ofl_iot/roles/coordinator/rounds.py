@@ -17,18 +17,7 @@ from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.messages import Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    AggregateRound,
-    CancelTimer,
-    Command,
-    Compute,
-    EvaluateModel,
-    LeanRound,
-    MakeKeys,
-    Persist,
-    Publish,
-    SetTimer,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.joint_key import JointKey
 from ofl_iot.roles.coordinator.notes import RoundNotes
@@ -40,16 +29,18 @@ from ofl_iot.roles.decryption.lean import LeanDecryption
 from ofl_iot.roles.decryption.remote import RemoteDecryption, confirm
 from ofl_iot.roles.decryption.requester import Decryption, RoundDecryption, SealedRound
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked, RoundAggregated
+from ofl_iot.roles.job_kinds.keys import MakeKeys
+from ofl_iot.roles.job_kinds.lean import LeanRound
+from ofl_iot.roles.job_kinds.rounds import AggregateRound, EvaluateModel
 from ofl_iot.roles.keys import ceremony as key_maker
-from ofl_iot.roles.reports import (
+from ofl_iot.roles.reports.coordinator import (
     ContributionRefused,
     LeaderSuspected,
     RoundAbandoned,
     RoundClosed,
     RoundOpened,
-    RoundsWithKey,
-    RoundsWithoutKey,
 )
+from ofl_iot.roles.reports.keys import RoundsWithKey, RoundsWithoutKey
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.roles.storage import Stored, StoreOp
 

@@ -17,20 +17,11 @@ import msgspec
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.codec import decode_body, encode_body
-from ofl_iot.protocol.messages import Part, PartReceipt, ServerDecAnswer, ServerDecAsk
+from ofl_iot.protocol.key_messages import ServerDecAnswer, ServerDecAsk
+from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
-from ofl_iot.roles.commands import (
-    CancelTimer,
-    Command,
-    Compute,
-    FinalDecrypt,
-    Persist,
-    Publish,
-    ServerDecrypt,
-    SetTimer,
-    Subscribe,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer, Subscribe
 from ofl_iot.roles.decryption.remote import label_of_ask
 from ofl_iot.roles.decryption.requester import TOO_FEW
 from ofl_iot.roles.decryption.share_collector import ActiveSet, Requester, ShareCollector, ShareRequest
@@ -46,7 +37,8 @@ from ofl_iot.roles.events import (
     Stopping,
     TimerFired,
 )
-from ofl_iot.roles.reports import DecryptionAsked, DecryptionFailed, ShareRefused, WrongShare
+from ofl_iot.roles.job_kinds.keys import FinalDecrypt, ServerDecrypt
+from ofl_iot.roles.reports.keys import DecryptionAsked, DecryptionFailed, ShareRefused, WrongShare
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange, receipt_of

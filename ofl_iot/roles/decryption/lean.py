@@ -16,20 +16,13 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.codec import decode_body
 from ofl_iot.protocol.lean import OPEN, SCORES, SKETCH, VOUCH, LeanAnswer
 from ofl_iot.protocol.messages import Part, PartReceipt
-from ofl_iot.roles.commands import (
-    Command,
-    Compute,
-    FinishLean,
-    LeanRound,
-    OpenLean,
-    PrepareLean,
-    ScoreLean,
-    WeighLean,
-)
+from ofl_iot.roles.commands import Command, Compute
 from ofl_iot.roles.decryption.requester import DESK, TOO_FEW, WRONG, SealedRound, label_of
 from ofl_iot.roles.decryption.share_collector import ActiveSet, ShareCollector, ShareRequest
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked, LeanWeights
-from ofl_iot.roles.reports import ContributionRefused, ShareRefused, WrongShare
+from ofl_iot.roles.job_kinds.lean import FinishLean, LeanRound, OpenLean, PrepareLean, ScoreLean, WeighLean
+from ofl_iot.roles.reports.coordinator import ContributionRefused
+from ofl_iot.roles.reports.keys import ShareRefused, WrongShare
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.transfer import receipt_of
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
 from ofl_iot.protocol.codec import decode_body, encode_body
-from ofl_iot.protocol.messages import Part, PartReceipt, ServerDecAnswer, ServerDecAsk
+from ofl_iot.protocol.key_messages import ServerDecAnswer, ServerDecAsk
+from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish, SetTimer, Subscribe
 from ofl_iot.roles.decryption.requester import DEADLINE, DESK, MODEL, RESEND, SCORES, TOO_FEW, SealedRound, label_of

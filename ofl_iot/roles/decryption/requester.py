@@ -16,18 +16,12 @@ from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.roles.commands import (
-    Command,
-    Compute,
-    Contributed,
-    CoordinatorKey,
-    FinishRound,
-    ScoreRound,
-    WeighRound,
-)
+from ofl_iot.roles.commands import Command, Compute
 from ofl_iot.roles.decryption.share_collector import MOST_TRIES, ActiveSet, Requester, ShareCollector, ShareRequest
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked
-from ofl_iot.roles.reports import WrongShare
+from ofl_iot.roles.job_kinds.keys import CoordinatorKey
+from ofl_iot.roles.job_kinds.rounds import Contributed, FinishRound, ScoreRound, WeighRound
+from ofl_iot.roles.reports.keys import WrongShare
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.transfer import receipt_of
 

@@ -13,7 +13,7 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, Publish, SetTimer
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.phases import PULL, Activity
-from ofl_iot.roles.reports import ModelDownloaded, PullUnanswered
+from ofl_iot.roles.reports.device import ModelDownloaded, PullUnanswered
 from ofl_iot.roles.settings import DownloadRules
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ofl_iot.protocol.lives import Account
-from ofl_iot.roles.commands import Command, Compute, OpenLedger, Persist
+from ofl_iot.roles.commands import Command, Compute, Persist
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.model_store import ModelStore
 from ofl_iot.roles.device.own_data import OwnData
@@ -14,7 +14,8 @@ from ofl_iot.roles.device.presence import Presence
 from ofl_iot.roles.device.privacy_guard import PrivacyGuard
 from ofl_iot.roles.device.upload import Upload
 from ofl_iot.roles.events import LedgerOpened
-from ofl_iot.roles.reports import LedgerLost, WorkDropped
+from ofl_iot.roles.job_kinds.device import OpenLedger
+from ofl_iot.roles.reports.device import LedgerLost, WorkDropped
 
 
 class LedgerWatch:

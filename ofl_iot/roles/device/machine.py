@@ -56,7 +56,7 @@ from ofl_iot.roles.events import (
     TimerFired,
     Trained,
 )
-from ofl_iot.roles.reports import (
+from ofl_iot.roles.reports.device import (
     DeviceAssigned,
     DeviceTrained,
     ExchangeLimited,

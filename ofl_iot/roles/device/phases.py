@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ofl_iot.protocol.messages import Assignment
-from ofl_iot.roles.commands import Job, LookAtData, PrepareRelease, TrainLocally
 from ofl_iot.roles.events import Arrived, Event, TimerFired
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import LookAtData, PrepareRelease, TrainLocally
 
 HEARTBEAT, PULL, REST = "device.heartbeat", "device.pull", "device.rest"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ofl_iot.protocol.messages import MAX_TEXT, Card, Status
+from ofl_iot.protocol.fields import MAX_TEXT
+from ofl_iot.protocol.messages import Card, Status
 from ofl_iot.protocol.model_card import decode_card, difference
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish
@@ -13,7 +14,7 @@ from ofl_iot.roles.device.own_data import OwnData
 from ofl_iot.roles.device.phases import Activity
 from ofl_iot.roles.device.privacy_guard import PrivacyGuard
 from ofl_iot.roles.device.profile import DeviceProfile
-from ofl_iot.roles.reports import ModelDiffers
+from ofl_iot.roles.reports.device import ModelDiffers
 from ofl_iot.roles.store_identity import StoreIdentity
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ofl_iot.errors import PrivacyError
 from ofl_iot.protocol.values import bounded
-from ofl_iot.roles.commands import Command, Compute, Job, LookAtData, OpenLedger, Persist, SetTimer, TrainLocally
+from ofl_iot.roles.commands import Command, Compute, Persist, SetTimer
 from ofl_iot.roles.device.ledger_watch import LedgerWatch
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.own_data import OwnData
@@ -16,14 +16,10 @@ from ofl_iot.roles.device.privacy_guard import PrivacyGuard
 from ofl_iot.roles.device.resources import Resources
 from ofl_iot.roles.device.upload import Upload
 from ofl_iot.roles.events import JobFailed, Trained
-from ofl_iot.roles.reports import (
-    BudgetSpent,
-    DataFound,
-    JobFailure,
-    TrainingDiscarded,
-    TrainingDiverged,
-    WaitingForData,
-)
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import LookAtData, OpenLedger, TrainLocally
+from ofl_iot.roles.reports.base import JobFailure
+from ofl_iot.roles.reports.device import BudgetSpent, DataFound, TrainingDiscarded, TrainingDiverged, WaitingForData
 from ofl_iot.roles.settings import TrainingRules
 
 _RETRY_S = 5.0

@@ -15,11 +15,13 @@ from ofl_iot.errors import PrivacyError
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import ChunkHead, Piece
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import CancelTimer, Command, Persist, PrepareRelease, Publish, SetTimer
+from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTimer
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.outbox import TABLE, Outbox
 from ofl_iot.roles.device.privacy_guard import PrivacyGuard
-from ofl_iot.roles.reports import BudgetSpent, RowsSetAside
+from ofl_iot.roles.job_kinds.device import PrepareRelease
+from ofl_iot.roles.reports.base import RowsSetAside
+from ofl_iot.roles.reports.device import BudgetSpent
 from ofl_iot.roles.settings import UploadRules
 from ofl_iot.roles.storage import Key, set_aside
 from ofl_iot.roles.store_identity import StoreIdentity

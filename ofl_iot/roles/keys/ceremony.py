@@ -16,21 +16,14 @@ from ofl_iot.crypto.context import threshold_of
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, MAX_ID_LENGTH, DeviceId
 from ofl_iot.protocol.codec import encode_body
-from ofl_iot.protocol.messages import KeyMember, KeyOpen, Part, PartReceipt
+from ofl_iot.protocol.key_messages import KeyMember, KeyOpen
+from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    CancelTimer,
-    Command,
-    Compute,
-    CoordinatorKey,
-    MakeKeys,
-    Persist,
-    Publish,
-    SetTimer,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer
 from ofl_iot.roles.events import KeysMade
+from ofl_iot.roles.job_kinds.keys import CoordinatorKey, MakeKeys
 from ofl_iot.roles.keys.participant import AGAIN, FAULT, MAX_BODY_BYTES, MAX_REPEATS, OPEN, ROUND1, ROUND2
-from ofl_iot.roles.reports import JointKeyReady, KeyGenerationBegun, KeyGenerationDisputed, KeyGenerationSlow
+from ofl_iot.roles.reports.keys import JointKeyReady, KeyGenerationBegun, KeyGenerationDisputed, KeyGenerationSlow
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange, receipt_of

@@ -20,18 +20,7 @@ from ofl_iot.protocol.messages import Assignment, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import digest_of
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
-from ofl_iot.roles.commands import (
-    AnswerDecryption,
-    AnswerLean,
-    CancelTimer,
-    Command,
-    Compute,
-    KeyMaterial,
-    Persist,
-    Publish,
-    SetTimer,
-    Subscribe,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer, Subscribe
 from ofl_iot.roles.events import (
     Arrived,
     DecryptionAnswered,
@@ -47,10 +36,11 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
+from ofl_iot.roles.job_kinds.keys import AnswerDecryption, AnswerLean, KeyMaterial
 from ofl_iot.roles.keys.participant import RESEND as KEY_RESEND
 from ofl_iot.roles.keys.participant import KeyParticipant
 from ofl_iot.roles.keys.usage import KeyUsage
-from ofl_iot.roles.reports import KeyWorkFailed, ShareWithheld
+from ofl_iot.roles.reports.keys import KeyWorkFailed, ShareWithheld
 from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
 from ofl_iot.roles.transfer import BodyExchange
 

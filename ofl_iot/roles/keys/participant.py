@@ -17,23 +17,14 @@ import msgspec
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.codec import decode_body
-from ofl_iot.protocol.messages import KeyOpen, Part, PartReceipt
+from ofl_iot.protocol.key_messages import KeyOpen
+from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import TARGET_PART_BYTES
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import (
-    BeginKeys,
-    CancelTimer,
-    Command,
-    Compute,
-    FinishKeys,
-    KeyMaterial,
-    MakeSealingKey,
-    Persist,
-    Publish,
-    SetTimer,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer
 from ofl_iot.roles.events import JobFailed, KeysBegun, KeysFinished, SealingKeyMade
-from ofl_iot.roles.reports import KeyShareReady
+from ofl_iot.roles.job_kinds.keys import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey
+from ofl_iot.roles.reports.keys import KeyShareReady
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
 

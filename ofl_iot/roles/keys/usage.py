@@ -12,7 +12,7 @@ import msgspec
 
 from ofl_iot.crypto.lean.budget import SCALAR_BUDGET, exposure, model_requests
 from ofl_iot.errors import RefusedError
-from ofl_iot.roles.commands import KeyMaterial
+from ofl_iot.roles.job_kinds.keys import KeyMaterial
 from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
 
 TABLE = "keeper.usage"

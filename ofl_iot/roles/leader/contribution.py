@@ -18,8 +18,10 @@ from ofl_iot.protocol.lean import LeanUpload
 from ofl_iot.protocol.messages import Contribution, Manifest, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import Command, KeyMaterial, LeanGround, Publish, SetTimer, Withdraw
+from ofl_iot.roles.commands import Command, Publish, SetTimer, Withdraw
 from ofl_iot.roles.events import OpenBody
+from ofl_iot.roles.job_kinds.keys import KeyMaterial
+from ofl_iot.roles.job_kinds.rounds import LeanGround
 from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.part_sender import PartSender
 

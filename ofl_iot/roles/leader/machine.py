@@ -31,16 +31,7 @@ from ofl_iot.protocol.messages import (
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
 from ofl_iot.roles.block_layout import BlockLayout
-from ofl_iot.roles.commands import (
-    CancelTimer,
-    Command,
-    Compute,
-    Persist,
-    ProtectContribution,
-    Publish,
-    Subscribe,
-    Unsubscribe,
-)
+from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, Subscribe, Unsubscribe
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
@@ -53,6 +44,7 @@ from ofl_iot.roles.events import (
     Started,
     TimerFired,
 )
+from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.cluster_model import ClusterModel, Pin
 from ofl_iot.roles.leader.contribution import RESEND, Contributing, Keys
 from ofl_iot.roles.leader.downloads import answer_to, check_pull, pulled_bytes
@@ -65,7 +57,8 @@ from ofl_iot.roles.leader.model_reader import FETCH, ModelReader
 from ofl_iot.roles.leader.observation import Observer
 from ofl_iot.roles.leader.waiting_list import WaitingList
 from ofl_iot.roles.refusals import Refusals
-from ofl_iot.roles.reports import (
+from ofl_iot.roles.reports.base import RowsSetAside
+from ofl_iot.roles.reports.leader import (
     ChunkBounded,
     ChunkMerged,
     ChunkRefused,
@@ -73,7 +66,6 @@ from ofl_iot.roles.reports import (
     GlobalModelAdopted,
     LeadershipBegun,
     LeadershipEnded,
-    RowsSetAside,
     StoredClusterDropped,
 )
 from ofl_iot.roles.settings import LeaderRules

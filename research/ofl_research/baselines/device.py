@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel, TrainLocally
+from ofl_iot.roles.commands import Command, Compute
 from ofl_iot.roles.events import Evaluated, JobFailed, LinkUp, Started, Trained
-from ofl_iot.roles.reports import DeviceTrained, JobFailure
+from ofl_iot.roles.job_kinds.device import TrainLocally
+from ofl_iot.roles.job_kinds.rounds import EvaluateModel
+from ofl_iot.roles.reports.base import JobFailure
+from ofl_iot.roles.reports.device import DeviceTrained
 from ofl_research.baselines.letters import (
     BaselineEvent,
     BaselineMessageArrived,

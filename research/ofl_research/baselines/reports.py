@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ofl_iot.roles.reports import DEBUG, Report
+from ofl_iot.roles.reports.base import DEBUG, Report
 
 
 class ModelsMerged(Report, frozen=True):

@@ -10,9 +10,11 @@ from typing import Protocol
 
 from ofl_iot.errors import RefusedError
 from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.roles.commands import Command, Compute, EvaluateModel
+from ofl_iot.roles.commands import Command, Compute
 from ofl_iot.roles.events import Evaluated, JobFailed, Started
-from ofl_iot.roles.reports import JobFailure, ModelEvaluated
+from ofl_iot.roles.job_kinds.rounds import EvaluateModel
+from ofl_iot.roles.reports.base import JobFailure
+from ofl_iot.roles.reports.coordinator import ModelEvaluated
 from ofl_research.baselines.letters import (
     BaselineEvent,
     BaselineMessageArrived,

@@ -22,10 +22,12 @@ from ofl_iot.ids import COORDINATOR
 from ofl_iot.jobs.clear_round import aggregate_clear
 from ofl_iot.jobs.toolbox import Toolbox
 from ofl_iot.robust.sfactors import DEFAULT_FORM, FORMS
-from ofl_iot.roles.commands import AggregateRound, FinishRound, Job, ProtectContribution, ScoreRound, WeighRound
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Event, RoundAggregated, Vector
-from ofl_iot.roles.reports import Report, RoundClosed
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.rounds import AggregateRound, FinishRound, ProtectContribution, ScoreRound, WeighRound
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import RoundClosed
 from ofl_iot.runtime.virtual import VirtualWorld
 from ofl_iot.workloads.dense import DenseNet
 from ofl_iot.workloads.idx import data_folder

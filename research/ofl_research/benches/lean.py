@@ -11,26 +11,12 @@ from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto
 from ofl_iot.jobs.leader_crypto import LeaderCrypto
 from ofl_iot.protocol.codec import decode_body
+from ofl_iot.protocol.key_messages import KeyMember, KeyOpen
 from ofl_iot.protocol.lean import LeanAnswer
-from ofl_iot.protocol.messages import KeyMember, KeyOpen
-from ofl_iot.roles.commands import (
-    AnswerLean,
-    BeginKeys,
-    Contributed,
-    CoordinatorKey,
-    FinishKeys,
-    FinishLean,
-    KeyMaterial,
-    LeanGround,
-    LeanRound,
-    MakeKeys,
-    OpenLean,
-    PrepareLean,
-    ProtectContribution,
-    ScoreLean,
-    WeighLean,
-)
 from ofl_iot.roles.events import ContributionProtected, LeanAsked, OpenBody, RoundAggregated, Vector
+from ofl_iot.roles.job_kinds.keys import AnswerLean, BeginKeys, CoordinatorKey, FinishKeys, KeyMaterial, MakeKeys
+from ofl_iot.roles.job_kinds.lean import FinishLean, LeanRound, OpenLean, PrepareLean, ScoreLean, WeighLean
+from ofl_iot.roles.job_kinds.rounds import Contributed, LeanGround, ProtectContribution
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_research.benches.timing import best
 

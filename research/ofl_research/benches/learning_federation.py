@@ -16,10 +16,14 @@ from ofl_iot.fleet.devices import LINK_MBPS, DeviceType, deal_types
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.jobs.toolbox import Toolbox, TypePace
 from ofl_iot.roles.agent import AgentMachine
-from ofl_iot.roles.commands import Job, PrepareRelease, TrainLocally
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.events import Event, Trained
-from ofl_iot.roles.reports import BudgetSpent, ChunkMerged, ChunkRefused, Clustered, JobFailure, ModelEvaluated, Report
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import PrepareRelease, TrainLocally
+from ofl_iot.roles.reports.base import JobFailure, Report
+from ofl_iot.roles.reports.coordinator import Clustered, ModelEvaluated
+from ofl_iot.roles.reports.device import BudgetSpent
+from ofl_iot.roles.reports.leader import ChunkMerged, ChunkRefused
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.runtime.virtual import Listener, Party, VirtualWorld

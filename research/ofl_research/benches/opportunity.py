@@ -28,11 +28,12 @@ from ofl_iot.protocol.messages import Assignment, Block, Blocks
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.block_layout import BlockLayout
-from ofl_iot.roles.commands import Compute, PrepareRelease, TrainLocally
+from ofl_iot.roles.commands import Compute
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules
 from ofl_iot.roles.events import Arrived, Event, LinkUp, ReleasePrepared, Started, Trained
+from ofl_iot.roles.job_kinds.device import PrepareRelease, TrainLocally
 
 PARAMETERS = 1_000_000
 GAMMA = 0.1

@@ -17,8 +17,10 @@ from ofl_iot.jobs.toolbox import Tools, TypePace, run_job, run_training
 from ofl_iot.privacy.accountant import noise_multiplier_for
 from ofl_iot.privacy.events import Budget
 from ofl_iot.roles.base import Machine
-from ofl_iot.roles.commands import EvaluateModel, Job, TrainLocally
 from ofl_iot.roles.events import Evaluated, Event, Trained
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import TrainLocally
+from ofl_iot.roles.job_kinds.rounds import EvaluateModel
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.runtime.virtual import Listener, Party, VirtualWorld
 from ofl_iot.runtime.virtual_broker import Faults

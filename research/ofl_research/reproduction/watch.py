@@ -11,16 +11,10 @@ import numpy as np
 from ofl_iot.errors import TopicError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topics
-from ofl_iot.roles.reports import (
-    ChunkMerged,
-    ChunkRefused,
-    DeviceTrained,
-    JobFailure,
-    ModelEvaluated,
-    Report,
-    RoundClosed,
-    RoundOpened,
-)
+from ofl_iot.roles.reports.base import JobFailure, Report
+from ofl_iot.roles.reports.coordinator import ModelEvaluated, RoundClosed, RoundOpened
+from ofl_iot.roles.reports.device import DeviceTrained
+from ofl_iot.roles.reports.leader import ChunkMerged, ChunkRefused
 from ofl_iot.runtime.topic_tree import matches
 from ofl_iot.runtime.virtual import VirtualWorld
 from ofl_research.baselines.reports import ModelsCombined, ModelsMerged

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 import msgspec
 
@@ -27,35 +25,27 @@ from ofl_research.reproduction.document import (
     table,
 )
 from ofl_research.reproduction.experiments.base import Experiment, Found
+from ofl_research.reproduction.experiments.board import Board, Rows
+from ofl_research.reproduction.experiments.bytes_sent import (
+    EIGHTH,
+    byte_ratio,
+    bytes_table,
+    mean,
+    roles_sheet,
+    roles_table,
+)
 from ofl_research.reproduction.palette import alone
-from ofl_research.reproduction.plan import Result
 from ofl_research.reproduction.selection import Options
 from ofl_research.reproduction.settings import dealing_for
-from ofl_research.reproduction.trials import Variant, accuracy, over_bytes, results, spread, trial, variant_chart
+from ofl_research.reproduction.trials import Variant, accuracy, results, trial, variant_chart
 from ofl_research.reproduction.verdicts import (
     RULE,
-    Spread,
     Target,
     ahead,
-    common_level,
     compare,
-    cost_to_reach,
-    smoothed,
 )
 
 COLUMNS = ("dataset", "system", "accuracy_mean", "accuracy_std", "bytes_up_per_device", "paper")
-BYTES_COLUMNS = (
-    "dataset",
-    "system",
-    "bytes_up_per_device",
-    "as_device",
-    "as_leader",
-    "in_rounds",
-    "leader_share",
-    "seeds",
-)
-EIGHTH = 1 / 8
-LEVELS = (0.9, 0.95, 0.99, 1.0)
 FAIRNESS = (
     (
         "What to keep in mind. Settings were chosen on validation samples with seed 0, but not with the same "
@@ -85,8 +75,6 @@ FAIRNESS = (
     ),
 )
 """What the comparison cannot bear, a paragraph each."""
-Rows: TypeAlias = Sequence[tuple[str, str, Spread, list[Result]]]
-"""Data set, system, accuracy in percent, results of the seeds."""
 _TONES: dict[str, Tone] = {"better": "good", "reproduced": "good", "not reproduced": "bad"}
 
 
@@ -115,55 +103,25 @@ def _public(options: Options) -> list[tuple[str, str]]:
     return [(dataset, system) for dataset in graphs for system in options.systems() if system in ("fedavg", "ofl")]
 
 
-class Board:
-    """The results by data set and system."""
-
-    def __init__(self, options: Options, found: Found) -> None:
-        self.datasets, self.systems = options.datasets(), options.systems()
-        self._options, self._found = options, found
-
-    def results(self, dataset: str, system: str) -> list[Result]:
-        """One for each seed that is finished."""
-        wanted = [trial(self._options, dataset, system, seed) for seed in self._options.seeds]
-        return results(self._found, self._options.chosen(wanted))
-
-    def accuracy(self, dataset: str, system: str) -> Spread | None:
-        """In percent."""
-        return accuracy(self.results(dataset, system))
-
-    def by_seed(self, dataset: str, system: str) -> dict[int, float]:
-        """Accuracies in percent of the seeds that are finished."""
-        return {each.seed: 100 * each.accuracy for each in self.results(dataset, system)}
-
-    def rows(self) -> Rows:
-        """Data set, system, accuracy and results wherever there are any."""
-        return [
-            (dataset, system, Spread.of([100 * each.accuracy for each in found]), found)
-            for dataset in self.datasets
-            for system in self.systems
-            if (found := self.results(dataset, system))
-        ]
-
-
 def section(options: Options, found: Found) -> Section:
     """The table, the figure beside the paper's, the curves, the bytes."""
     board = Board(options, found)
     rows, figure = board.rows(), accuracy_figure(board)
     blocks: list[Block] = [
         accuracy_table(rows),
-        _roles_table(rows),
+        roles_table(rows),
         *map(Text, FAIRNESS),
         figure,
         *_curves(board),
         *_public_table(options, found),
-        _bytes_table(board),
+        bytes_table(board),
         Text(
             "The common level is the highest accuracy that both curves reach (each smoothed over a tenth of its "
             "models), seed by seed; bytes are all that a device sends, as a leader too, mean over the devices."
         ),
     ]
     files = {"table3.svg": alone(figure.drawings[0]), "table3.md": markdown(_overview(board))}
-    sheets = {"table3": _sheet(rows), "table3-bytes": _roles_sheet(rows)}
+    sheets = {"table3": _sheet(rows), "table3-bytes": roles_sheet(rows)}
     return Section("table3", EXPERIMENT.title, EXPERIMENT.paper, tuple(blocks), sheets, files)
 
 
@@ -183,7 +141,7 @@ def targets(options: Options, found: Found) -> list[Target]:
         for system in ("cfl", "rfl-ha"):
             what = f"{name}: OFL's accuracy minus {paper.title(system)}'s, mean of the differences seed by seed"
             promises.append(ahead(what, board.by_seed(dataset, "ofl"), board.by_seed(dataset, system)))
-        ratio = _byte_ratio(board, dataset, 1.0)
+        ratio = byte_ratio(board, dataset, 1.0)
         what = f"{name}: OFL's bytes up per device as a share of FedAvg's, to the same accuracy"
         promises.append(Target(what, ratio[0].mean if ratio else None, EIGHTH, at_most=True))
     return promises
@@ -203,9 +161,9 @@ def accuracy_table(rows: Rows) -> Table:
                 f"{reported.mean:.2f} ± {reported.deviation:.2f}" if reported else "–",
                 f"{ours.mean - reported.mean:+.2f}" if reported else "–",
                 Toned(verdict, _TONES[verdict]) if verdict else Toned("not in the paper", "quiet"),
-                size_text(_mean(each.bytes_up_per_device for each in found)),
-                f"{_mean(each.operations.trained_steps / each.devices for each in found):.0f}",
-                f"{_mean(each.virtual_s for each in found):.0f} s",
+                size_text(mean(each.bytes_up_per_device for each in found)),
+                f"{mean(each.operations.trained_steps / each.devices for each in found):.0f}",
+                f"{mean(each.virtual_s for each in found):.0f} s",
                 str(ours.count),
             ]
         )
@@ -239,7 +197,7 @@ def _overview(board: Board) -> Table:
         for system in board.systems:
             ours, reported = board.accuracy(dataset, system), paper.ACCURACY.get((dataset, system))
             cells_.append((ours.text() if ours else "–") + (f" ({reported.mean:.2f})" if reported else ""))
-        ratio = _byte_ratio(board, dataset, 1.0)
+        ratio = byte_ratio(board, dataset, 1.0)
         rows.append((paper.title(dataset), *cells_, f"{ratio[0].mean:.2f} ×" if ratio else "–"))
     names = (paper.title(system) for system in board.systems)
     return table(("accuracy % (the paper's)", *names, "OFL's bytes of FedAvg's"), rows)
@@ -280,113 +238,6 @@ def _curves(board: Board) -> list[Figure]:
     return figures
 
 
-def _byte_ratio(board: Board, dataset: str, share: float) -> tuple[Spread, Spread] | None:
-    """OFL's bytes over FedAvg's to a share of the common level, and that level in percent; seed by seed."""
-    ours = {each.seed: smoothed(over_bytes(each)) for each in board.results(dataset, "ofl") if each.curve}
-    theirs = {each.seed: smoothed(over_bytes(each)) for each in board.results(dataset, "fedavg") if each.curve}
-    ratios, levels = [], []
-    for seed in sorted(ours.keys() & theirs.keys()):
-        level = share * common_level(ours[seed], theirs[seed])
-        mine, rivals = cost_to_reach(ours[seed], level), cost_to_reach(theirs[seed], level)
-        if mine is not None and rivals:
-            ratios.append(mine / rivals)
-            levels.append(level)
-    ratio, level_spread = spread(ratios), spread(levels)
-    return (ratio, level_spread) if ratio and level_spread else None
-
-
-def _bytes_table(board: Board) -> Table:
-    rows: list[list[str | Toned]] = []
-    for dataset in board.datasets:
-        found = [(share, _byte_ratio(board, dataset, share)) for share in LEVELS]
-        if all(known is None for _, known in found):
-            continue
-        row: list[str | Toned] = [paper.title(dataset), f"{found[-1][1][1].mean:.1f} %" if found[-1][1] else "–"]
-        row += [
-            Toned(f"{known[0].mean:.3f}", "good" if known[0].mean <= EIGHTH else "bad") if known else "–"
-            for _, known in found
-        ]
-        rows.append(row)
-    heads = tuple(f"to {share:.0%} of it" for share in LEVELS)
-    caption = "Bytes up per device, OFL's as a share of FedAvg's, until the same accuracy is reached (target: 0.125)."
-    return table(("data", "common level", *heads), rows, caption)
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """What a device sends in each of its roles, mean over devices and seeds."""
-
-    dataset: str
-    system: str
-    as_device: float
-    as_leader: float
-    in_rounds: float
-    seeds: int
-
-    @property
-    def total(self) -> float:
-        """Both."""
-        return self.as_device + self.as_leader
-
-
-def _sent(rows: Rows) -> list[_Sent]:
-    """Of the systems whose devices also lead: OFL's leaders, RFL-HA's heads."""
-    sent = [
-        _Sent(
-            dataset,
-            system,
-            _mean(each.bytes_up_device_role for each in found),
-            _mean(each.bytes_up_leader_role for each in found),
-            _mean(each.bytes_up_in_rounds for each in found),
-            len(found),
-        )
-        for dataset, system, _, found in rows
-    ]
-    return [each for each in sent if each.as_leader > 0]
-
-
-def _roles_table(rows: Rows) -> Table:
-    shown = [
-        (
-            paper.title(each.dataset),
-            paper.title(each.system),
-            size_text(each.total),
-            size_text(each.as_device),
-            size_text(each.as_leader),
-            size_text(each.in_rounds) if each.in_rounds else "",
-            f"{each.as_leader / each.total:.0%}",
-        )
-        for each in _sent(rows)
-    ]
-    caption = (
-        "Where the bytes go: what a device sends for itself, and what it sends while it leads a cluster (OFL's leader, "
-        "RFL-HA's head); mean over all devices, whether or not they ever led. FedAvg and CFL have no leaders. In "
-        "rounds: of it, OFL's ciphertexts, decryption shares and keys; the rest are blocks of the model for members."
-    )
-    return table(
-        ("data", "system", "up per device", "as device", "as leader", "in rounds", "leader's share"), shown, caption
-    )
-
-
-def _roles_sheet(rows: Rows) -> Sheet:
-    return sheet(
-        BYTES_COLUMNS,
-        [
-            (
-                each.dataset,
-                each.system,
-                round(each.total),
-                round(each.as_device),
-                round(each.as_leader),
-                round(each.in_rounds),
-                round(each.as_leader / each.total, 4),
-                each.seeds,
-            )
-            for each in _sent(rows)
-        ],
-    )
-
-
 def _sheet(rows: Rows) -> Sheet:
     return sheet(
         COLUMNS,
@@ -396,17 +247,12 @@ def _sheet(rows: Rows) -> Sheet:
                 system,
                 round(ours.mean, 4),
                 round(ours.deviation, 4),
-                round(_mean(each.bytes_up_per_device for each in found)),
+                round(mean(each.bytes_up_per_device for each in found)),
                 reported.mean if (reported := paper.ACCURACY.get((dataset, system))) else None,
             )
             for dataset, system, ours, found in rows
         ],
     )
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = list(values)
-    return sum(known) / len(known)
 
 
 EXPERIMENT = Experiment(

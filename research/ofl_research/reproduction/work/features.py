@@ -24,7 +24,8 @@ from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.device.resources import ResourceRules, plan_contact
-from ofl_iot.roles.reports import Report, RoundClosed, RoundOpened
+from ofl_iot.roles.reports.base import Report
+from ofl_iot.roles.reports.coordinator import RoundClosed, RoundOpened
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.runtime.telemetry import SimulatedSource
 from ofl_iot.workloads.digits import digits_federation

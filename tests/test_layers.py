@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 LEAVES = {"errors", "ids"}
 PURE = {
     "errors", "ids", "protocol", "opportunity", "privacy", "crypto", "identity", "fleet", "robust", "roles",
+    "fleet_view",
 }  # fmt: skip
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
@@ -28,6 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "identity": LEAVES | {"crypto"},
     "fleet": LEAVES,
     "robust": LEAVES,
+    "fleet_view": LEAVES,
     "local": LEAVES,
     "transport": LEAVES | {"identity"},
     "workloads": {"errors", "privacy"},

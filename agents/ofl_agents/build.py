@@ -27,7 +27,8 @@ from ofl_iot.protocol.model_card import ModelCard, TensorCard, encode_card
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim
-from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.roles.coordinator.profile import CoordinatorRules, ModelProfile
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.profile import DeviceProfile

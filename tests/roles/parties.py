@@ -30,7 +30,8 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command, Compute, Persist, Publish, SetTimer
-from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.roles.coordinator.profile import CoordinatorRules, ModelProfile
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules

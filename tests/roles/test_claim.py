@@ -13,7 +13,8 @@ from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.messages import Assignment, Manifest
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.coordinator.claim import TABLE, CoordinatorClaim, Verdict
-from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.roles.coordinator.profile import CoordinatorRules, ModelProfile
 from ofl_iot.roles.events import LinkUp, Started, TimerFired
 from ofl_iot.roles.reports.coordinator import RivalCoordinator, TakeoverBegun
 from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules

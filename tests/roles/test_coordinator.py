@@ -33,7 +33,7 @@ from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, Publish, Subscribe
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
-from ofl_iot.roles.coordinator.roster import MAX_LONE_TERM_STEP, MAX_TERM_STEP
+from ofl_iot.roles.coordinator.seats import MAX_LONE_TERM_STEP, MAX_TERM_STEP
 from ofl_iot.roles.events import (
     Arrived,
     Evaluated,

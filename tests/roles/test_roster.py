@@ -15,7 +15,8 @@ from ofl_iot.protocol.messages import Observation, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.roles.coordinator.device_books import DeviceBooks, books_from, books_message, restored
-from ofl_iot.roles.coordinator.roster import CONTACT_S, Roster
+from ofl_iot.roles.coordinator.device_record import CONTACT_S
+from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.leader.observation import MAX_INTERVALS, MIN_ARRIVAL_BYTES, ContactWindow, Observer
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import StoreOp

@@ -21,7 +21,8 @@ from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.commands import Publish, Unsubscribe
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim
 from ofl_iot.roles.coordinator.global_model import GlobalModel
-from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.roles.coordinator.profile import CoordinatorRules, ModelProfile
 from ofl_iot.roles.coordinator.takeover import TakeoverReader
 from ofl_iot.roles.events import Arrived, LinkUp, Started, TimerFired
 from ofl_iot.roles.keys.ceremony import MOST_EXTENSIONS

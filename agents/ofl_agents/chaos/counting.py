@@ -20,7 +20,8 @@ from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.protocol.chunks import Chunk, split_update
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim
-from ofl_iot.roles.coordinator.machine import CoordinatorMachine, CoordinatorRules, ModelProfile
+from ofl_iot.roles.coordinator.machine import CoordinatorMachine
+from ofl_iot.roles.coordinator.profile import CoordinatorRules, ModelProfile
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules

@@ -14,7 +14,7 @@ from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.decryption.requester import MODEL, SCORES
 from ofl_iot.roles.events import DecryptionRequested, KeysMade, LeanAsked
 from ofl_iot.roles.keys.ceremony import KeyCeremony
-from ofl_iot.roles.reports.keys import KeyGenerationFailed
+from ofl_iot.roles.reports.keys import KeyGenerationFailed, RoundsWithKey, RoundsWithoutKey
 from ofl_iot.roles.settings import ProtectionRules
 
 
@@ -28,6 +28,8 @@ class JointKey:
         self.maker = KeyCeremony(rules)
         self._failed: dict[DeviceId, float] = {}
         """Devices that did not do their part, and until when that is remembered."""
+        self._lacking_since: float | None = None
+        """Since when a round is due that has no key."""
 
     @property
     def needed(self) -> bool:
@@ -43,6 +45,23 @@ class JointKey:
         if key is None or self.maker.requests >= self._most_requests:
             return False
         return len(self.maker.covers(key, self._roster.terms)) >= max(2, key.opened.threshold)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a round is due that has no key."""
+        return self._lacking_since is not None
+
+    def lacking(self, round_no: int, now: float) -> Iterator[Command]:
+        """A round is due that has no key; tell it once."""
+        if self._lacking_since is None:
+            self._lacking_since = now
+            yield RoundsWithoutKey(round_no=round_no)
+
+    def found(self, round_no: int, now: float) -> Iterator[Command]:
+        """A round can open as far as keys go; tell how long it waited, if it did."""
+        if self._lacking_since is not None:
+            waited_s, self._lacking_since = now - self._lacking_since, None
+            yield RoundsWithKey(round_no=round_no, waited_s=waited_s)
 
     def seats(self) -> tuple[Seat, ...]:
         """The leaders that can take part in a round: in an encrypted one those that have a share of its key."""
@@ -109,6 +128,10 @@ class JointKey:
         """Devices that failed in making a key, for `key_failure_memory_s` after they did."""
         self._failed = {device: until for device, until in self._failed.items() if until > now}
         return set(self._failed)
+
+    def late(self) -> list[str]:
+        """Return the leaders to be given up for not having done their part in time: at most half of those in office."""
+        return sorted(self.maker.missing())[: max(1, len(self._roster.terms) // 2)]
 
     def give_up(self, missing: Collection[str], now: float) -> Iterator[Command]:
         """The key was not made in time, or cannot be made, because of these leaders, which is remembered."""

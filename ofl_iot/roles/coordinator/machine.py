@@ -8,10 +8,8 @@ Every decision is durable before it is published; a restart goes on from the las
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from ofl_iot.errors import RefusedError
-from ofl_iot.fleet.assignment import FleetSettings
 from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Books, Card, Manifest, Part, PartReceipt, Status
 from ofl_iot.protocol.telemetry import Telemetry
@@ -22,6 +20,7 @@ from ofl_iot.roles.coordinator.claim import CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.clusters import GRACE, Clusters
 from ofl_iot.roles.coordinator.device_books import books_from, books_message
 from ofl_iot.roles.coordinator.global_model import GlobalModel
+from ofl_iot.roles.coordinator.profile import CoordinatorRules, ModelProfile
 from ofl_iot.roles.coordinator.progress import RoundCounter
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.coordinator.rounds import OPEN, Rounds
@@ -55,7 +54,6 @@ from ofl_iot.roles.reports.coordinator import (
     TakeoverBegun,
     TakeoverDone,
 )
-from ofl_iot.roles.settings import FleetRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Stored
 
 _GATHER, _INHERIT, _LOOK = "coordinator.gather", "coordinator.inherit", "coordinator.look"
@@ -63,30 +61,6 @@ _INHERIT_S = 10.0
 """How long a coordinator that takes over waits for the next piece of what the other left."""
 _LOOK_S = 5.0
 """How long a coordinator that resumes waits for the manifest at the broker before it publishes anything."""
-
-
-@dataclass(frozen=True)
-class ModelProfile:
-    """Which model the federation learns, and from where it starts."""
-
-    model: bytes
-    initial: Vector
-    card: bytes = b""
-    """What the model is, published so that devices can tell how theirs differs; empty: it is not published."""
-    version: str = ""
-    """Version of the software, as observers are told it."""
-
-
-@dataclass(frozen=True)
-class CoordinatorRules:
-    """The sections of the settings that concern the coordinator."""
-
-    rounds: RoundRules
-    fleet: FleetRules
-    protection: ProtectionRules
-    planning: FleetSettings
-    training: TrainingRules = field(default_factory=TrainingRules)
-    """What devices are told to do; their pace is judged by it."""
 
 
 class CoordinatorMachine:
@@ -105,9 +79,9 @@ class CoordinatorMachine:
         self._rounds.notes.version = profile.version
         self._refusals = Refusals(COORDINATOR)
         self._inheritance: TakeoverReader | None = None
+        """What another coordinator left, while it is read."""
         self._moved_meanwhile: dict[DeviceId, Status] = {}
         """Devices that announced another store before this coordinator knew whether it may go on."""
-        """What another coordinator left, while it is read."""
         self._unverified = False
         """Whether this state may be an old copy: until the broker's manifest was read nothing is published."""
 

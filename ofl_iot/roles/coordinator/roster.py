@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from ofl_iot.fleet import assignment as planning
 from ofl_iot.fleet.assignment import (
     ClusterPlan,
-    DeviceView,
     FleetPlan,
     FleetSettings,
     assignments,
@@ -20,7 +18,6 @@ from ofl_iot.fleet.assignment import (
     with_leader_lost,
 )
 from ofl_iot.fleet.election import fit_to_serve, link_serves, typical_mbps
-from ofl_iot.fleet.trust import Evidence
 from ofl_iot.ids import DeviceId, Term
 from ofl_iot.protocol.key_messages import KeyMember
 from ofl_iot.protocol.messages import Assignment, Member, Observation, Seat, Settlement, Status
@@ -28,62 +25,13 @@ from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.robust.claims import FLEET_RATIO, believable
 from ofl_iot.roles.coordinator.device_books import LIVES, SETTLED, DeviceBooks, restored, stored_books
+from ofl_iot.roles.coordinator.device_record import KNOWN, DeviceRecord
+from ofl_iot.roles.coordinator.seats import Seats
 from ofl_iot.roles.leader.observation import ContactWindow
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 
 STATE, DEVICES = "coordinator.fleet", "coordinator.devices"
-KNOWN = "coordinator.known"
-CONTACT_S = 300.0
-"""Contact is judged over windows of at least this length."""
-MAX_TERM_STEP = 2**32
-"""How far a coordinator that takes over moves its term counter: more terms than a federation can have used."""
-MAX_LONE_TERM_STEP = 1000
-"""How far it moves for what a single device claims, beyond the others."""
-_UNREPORTED = Telemetry(cpu_count=1, cpu_ghz=1.0, cpu_load=0.0, memory_total_mib=1024, memory_free_mib=512)
-"""Stands in for a device whose first report has not come: modest, so that it is not made a leader."""
-
-
-@dataclass
-class DeviceRecord:
-    """One device as the coordinator knows it."""
-
-    status: Status
-    online: bool
-    since: float
-    """When it was last heard of, or went offline."""
-    contact: ContactWindow
-    telemetry: Telemetry = _UNREPORTED
-    books: DeviceBooks = field(default_factory=DeviceBooks)
-    evidence: Evidence = field(default_factory=Evidence)
-    news: bool = False
-    """Whether report or evidence changed since they were last stored."""
-
-    @property
-    def settled(self) -> SeqSet:
-        """The chunks of its present store that the global model holds."""
-        return self.books.settled
-
-    @property
-    def view(self) -> DeviceView:
-        """As the planning of the fleet sees it."""
-        return DeviceView(self.telemetry, self.evidence)
-
-
-class Knowledge(msgspec.Struct, frozen=True, array_like=True):
-    """A device's last report and what was observed of it, as they are stored."""
-
-    telemetry: Telemetry
-    evidence: Evidence
-
-
-class Seats(msgspec.Struct, frozen=True, array_like=True):
-    """Terms and revisions of the clusters, by leader."""
-
-    term: int
-    """The highest number given so far."""
-    terms: dict[str, int]
-    revisions: dict[str, int]
 
 
 class Roster:
@@ -116,8 +64,7 @@ class Roster:
             record = DeviceRecord(decoded, online=False, since=now, contact=ContactWindow.open(now))
             record.books = books.get(DeviceId(str(device)), record.books)
             if device in known:
-                knowledge = msgspec.msgpack.decode(known[device], type=Knowledge)
-                record.telemetry, record.evidence = knowledge.telemetry, knowledge.evidence
+                record.restore(known[device])
             self.devices[DeviceId(str(device))] = record
         self._unmet = {device: each for device, each in books.items() if device not in self.devices}
         rows = stored.get(STATE, {})
@@ -138,16 +85,9 @@ class Roster:
             self.devices[device] = record
             self.online_count += status.online
             return [Put(DEVICES, device, msgspec.msgpack.encode(status)), *self._heard_store(device, status.store)]
-        if not status.sealing_key:  # a last will was written before the key was made
-            key, certificate = known.status.sealing_key, known.status.certificate
-            status = msgspec.structs.replace(status, sealing_key=key, certificate=certificate)
-        shown, before = (status.sealing_key, status.certificate), (known.status.sealing_key, known.status.certificate)
-        known.contact.count(now, online=known.online)
-        if status.online or known.online:
-            known.since = now
         self.online_count += status.online - known.online
-        known.status, known.online = status, status.online
-        told = [Put(DEVICES, device, msgspec.msgpack.encode(status))] if shown != before else []
+        changed = known.announced(status, now)
+        told = [Put(DEVICES, device, msgspec.msgpack.encode(known.status))] if changed else []
         return [*told, *self._heard_store(device, status.store)]
 
     def has_another_store(self, device: DeviceId, store: bytes) -> bool:
@@ -178,7 +118,7 @@ class Roster:
         self._unmet = {DeviceId(device): each for device, each in books.items() if device not in self.devices}
         self.plan = self._clustered = None
         self._clusters = {}
-        self._seats = Seats(self._seats.term, {}, {})
+        self._seats = self._seats.cleared()
         rows = (stored_books(device, each) for device, each in self.books.items())
         emptied = (DeleteTable(SETTLED), DeleteTable(LIVES))
         return [*emptied, Delete(STATE, "plan"), Delete(STATE, "clustered"), *rows, self._stored_seats()]
@@ -190,55 +130,25 @@ class Roster:
             record.telemetry, record.news = telemetry, True
 
     def observed(self, leader: DeviceId, observations: Iterable[Observation]) -> None:
-        """Take in what a leader saw of its devices; of itself it cannot be a witness.
-
-        What comes out of a broker's queue looks faster than it was sent, so an observation above a device's own claim
-        is no evidence against the claim and counts as the claim.
-        """
+        """Take in what a leader saw of its devices; of itself it cannot be a witness."""
         for seen in observations:
             device = DeviceId(seen.device)
             cluster = self._clusters.get(device)
-            if cluster is None or cluster.leader != leader or device == leader:
-                continue
-            record = self.devices[device]
-            report, evidence, steps = record.telemetry, record.evidence, self._training.steps
-            if seen.trainings:
-                seconds = max(1e-3, seen.training_s - self._training.pause_s, steps * (report.step_s or 0.0))
-                evidence = evidence.with_training(steps, seconds)
-            if seen.size_bytes:
-                claimed_s = seen.size_bytes * 8e-6 / report.network_mbps if report.network_mbps else 0.0
-                evidence = evidence.with_arrival(seen.size_bytes, max(seen.arrival_s, claimed_s))
-            record.evidence, record.news = evidence, True
+            if cluster and cluster.leader == leader and device != leader:
+                self.devices[device].observed(seen, self._training)
 
     def take_stock(self, now: float, *, at_once: bool = False) -> list[StoreOp]:
         """Close the contact windows that are long enough, or all; what was learnt of the devices becomes durable."""
-        ops: list[StoreOp] = []
-        for device, record in self.devices.items():
-            window = record.contact
-            window.count(now, online=record.online)
-            if window.length_s >= (1.0 if at_once else CONTACT_S):
-                record.evidence = record.evidence.with_contact(window.online_s, window.length_s)
-                record.contact, record.news = ContactWindow.open(now), True
-            if record.news:
-                record.news = False
-                knowledge = Knowledge(record.telemetry, record.evidence)
-                ops.append(Put(KNOWN, device, msgspec.msgpack.encode(knowledge)))
-        return ops
+        kept = (record.take_stock(device, now, at_once=at_once) for device, record in self.devices.items())
+        return [op for ops in kept for op in ops]
 
     def observe_term(self, term: int) -> None:
         """Raise the term counter to at least `term`, by a bounded step: nobody can use the terms up."""
-        highest = min(max(term, self._seats.term), self._seats.term + MAX_TERM_STEP)
-        self._seats = msgspec.structs.replace(self._seats, term=highest)
+        self._seats = self._seats.raised(term)
 
     def heed_claimed_terms(self) -> None:
-        """Begin above the terms that devices hold, as after a lost store.
-
-        A device's word alone moves the counter little; what two of them hold counts in full.
-        """
-        claims = sorted((record.status.term for record in self.devices.values()), reverse=True)
-        if claims:
-            witnessed = claims[1] if len(claims) > 1 else 0
-            self.observe_term(min(claims[0], max(witnessed, self._seats.term) + MAX_LONE_TERM_STEP))
+        """Begin above the terms that devices hold, as after a lost store."""
+        self._seats = self._seats.raised_by_claims(record.status.term for record in self.devices.values())
 
     @property
     def online(self) -> list[DeviceId]:
@@ -314,7 +224,7 @@ class Roster:
         Whoever failed as a leader is not elected, unless a cluster has nobody else.
         """
         ops = self.take_stock(now, at_once=True)
-        self._seats = msgspec.structs.replace(self._seats, term=self._seats.term + 1)
+        self._seats = self._seats.next_term()
         term = self._seats.term
         present = {device: self.devices[device].view for device in self.online}
         rng = np.random.default_rng(term)
@@ -327,9 +237,7 @@ class Roster:
         plan = with_joiners(plan, others, self._settings)
         self._take(plan)
         self._clustered = plan
-        term = int(plan.term)
-        leaders: list[str] = [cluster.leader for cluster in plan.clusters]
-        self._seats = Seats(term, dict.fromkeys(leaders, term), dict.fromkeys(leaders, 0))
+        self._seats = self._seats.all_of([cluster.leader for cluster in plan.clusters], int(plan.term))
         return [*self.stored(), Put(STATE, "clustered", msgspec.msgpack.encode(plan))]
 
     def join(self, device: DeviceId) -> list[StoreOp]:
@@ -340,16 +248,12 @@ class Roster:
 
     def revise(self, leader: DeviceId) -> list[StoreOp]:
         """Number a change within a cluster, so that its leader takes it up."""
-        if leader in self._seats.terms:
-            revisions = {**self._seats.revisions, leader: self._seats.revisions[leader] + 1}
-            self._seats = msgspec.structs.replace(self._seats, revisions=revisions)
-        else:
-            self._open_seat(leader)
+        self._seats = self._seats.revised(leader)
         return self.stored()
 
     def reseat(self, leader: DeviceId) -> list[StoreOp]:
         """Give a leader a new term: what its devices had sent in the old one is sent again."""
-        self._open_seat(leader)
+        self._seats = self._seats.opened(leader)
         return self.stored()
 
     def replace_leader(
@@ -367,9 +271,7 @@ class Roster:
         while self._leader_of(plan, heirs[0]) != heirs[0]:
             plan = with_leader_lost(plan, self._leader_of(plan, heirs[0]), self._settings)
         self._take(plan)
-        terms = {each: term for each, term in self._seats.terms.items() if each != leader}
-        self._seats = msgspec.structs.replace(self._seats, terms=terms)
-        self._open_seat(heirs[0])
+        self._seats = self._seats.without(leader).opened(heirs[0])
         return heirs[0], self.stored()
 
     def settle(self, settlement: Settlement) -> tuple[int, StoreOp]:
@@ -437,10 +339,6 @@ class Roster:
         typical = typical_mbps(each.evidence for each in self.devices.values())
         fit = fit_to_serve(record.telemetry, election, sitting=False)
         return fit and link_serves(record.evidence, typical, election)
-
-    def _open_seat(self, leader: DeviceId) -> None:
-        term = self._seats.term + 1
-        self._seats = Seats(term, {**self._seats.terms, leader: term}, {**self._seats.revisions, leader: 0})
 
     def _leader_of(self, plan: FleetPlan, device: DeviceId) -> DeviceId:
         return assignments(plan)[device].leader

@@ -8,29 +8,29 @@ Algorithm 4. Every step is durable before it is published.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from ofl_iot.crypto.params import LEAN
 from ofl_iot.errors import LateError, RefusedError
-from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
+from ofl_iot.ids import COORDINATOR, DeviceId
 from ofl_iot.protocol.messages import Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer
+from ofl_iot.roles.coordinator.attendance import Attendance
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.joint_key import JointKey
 from ofl_iot.roles.coordinator.notes import RoundNotes
 from ofl_iot.roles.coordinator.open_round import OpenRound
 from ofl_iot.roles.coordinator.progress import RoundProgress
 from ofl_iot.roles.coordinator.roster import Roster
+from ofl_iot.roles.coordinator.sealed_rounds import decryption_of
 from ofl_iot.roles.decryption import requester as decryption
-from ofl_iot.roles.decryption.lean import LeanDecryption
-from ofl_iot.roles.decryption.remote import RemoteDecryption, confirm
-from ofl_iot.roles.decryption.requester import Decryption, RoundDecryption, SealedRound
+from ofl_iot.roles.decryption.remote import confirm
+from ofl_iot.roles.decryption.requester import RoundDecryption, SealedRound
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked, RoundAggregated
 from ofl_iot.roles.job_kinds.keys import MakeKeys
-from ofl_iot.roles.job_kinds.lean import LeanRound
 from ofl_iot.roles.job_kinds.rounds import AggregateRound, EvaluateModel
 from ofl_iot.roles.keys import ceremony as key_maker
 from ofl_iot.roles.reports.coordinator import (
@@ -40,7 +40,6 @@ from ofl_iot.roles.reports.coordinator import (
     RoundClosed,
     RoundOpened,
 )
-from ofl_iot.roles.reports.keys import RoundsWithKey, RoundsWithoutKey
 from ofl_iot.roles.settings import ProtectionRules, RoundRules
 from ofl_iot.roles.storage import Stored, StoreOp
 
@@ -49,7 +48,6 @@ _REMIND, _DEADLINE = "coordinator.remind", "coordinator.deadline"
 _REMIND_S = 5.0
 _TEND = "coordinator.keys.tend"
 _KEY_RETRY_S = 1.0
-_MISSES_BEFORE_REPLACEMENT = 2
 
 
 class Rounds:
@@ -68,15 +66,11 @@ class Rounds:
         self.doubled_chunks = 0
         self.ended = False
         """Set when a round ended; the coordinator then does what is done between rounds."""
-        self.lost: set[DeviceId] = set()
-        """Leaders that did not do their part and are to be replaced between rounds."""
         self._round: OpenRound | None = None
         self._decryption: RoundDecryption | None = None
-        self._misses: dict[str, int] = {}
+        self._attendance = Attendance()
         self._blamed: set[str] = set()
         """Leaders that answered wrongly in the round that closes."""
-        self._without_key_since: float | None = None
-        """Since when a round is due that has no key."""
 
     # --- life
 
@@ -111,6 +105,11 @@ class Rounds:
             yield from self._decryption.send_due(now)
 
     @property
+    def lost(self) -> set[DeviceId]:
+        """Leaders that did not do their part and are to be replaced between rounds."""
+        return self._attendance.lost
+
+    @property
     def making_key(self) -> bool:
         """Whether leaders, present or to come, make their key."""
         return self.key.maker.under_way
@@ -131,17 +130,16 @@ class Rounds:
 
     def reclustered(self) -> None:
         """New leaders, new record."""
-        self._misses.clear()
-        self.lost.clear()
+        self._attendance.clear()
         self.books.reclustered()
 
     def seat_lost(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """A leader was replaced: its contribution to the open round does not count, its key generation is void."""
-        self._misses.pop(leader, None)
+        self._attendance.forgive(leader)
         if self.making_key:
             yield from self.key.maker.stop()
         if self.key.needed:
-            yield SetTimer(OPEN if self._without_key_since is not None else _TEND, now + _KEY_RETRY_S)
+            yield SetTimer(OPEN if self.key.awaited else _TEND, now + _KEY_RETRY_S)
         if self._round and not self._round.aggregating:
             self._round.drop(leader)
             if self._round.complete():
@@ -197,9 +195,7 @@ class Rounds:
         elif maker.slow:
             yield from maker.go_on(now)
         else:
-            missing = sorted(maker.missing())
-            most = max(1, len(self._roster.terms) // 2)
-            yield from self._key_failed(missing[:most], now)
+            yield from self._key_failed(self.key.late(), now)
 
     def _key_failed(self, missing: Collection[str], now: float) -> Iterator[Command]:
         """Who did not do its part is replaced, then a key is made anew; a round that is open ends first."""
@@ -233,7 +229,7 @@ class Rounds:
 
     def open_if_overdue(self, now: float) -> Iterator[Command]:
         """The round that waited for its key can open."""
-        if self._without_key_since is not None:
+        if self.key.awaited:
             yield from self._open_next(now)
 
     def decryption_requested(self, event: DecryptionRequested | LeanAsked, now: float) -> Iterator[Command]:
@@ -251,13 +247,9 @@ class Rounds:
         yield from self.key.renew()
         yield from self._tend(now)
         if not self.key.at_hand:
-            if self._without_key_since is None:
-                self._without_key_since = now
-                yield RoundsWithoutKey(round_no=self.books.counter.opened + 1)
+            yield from self.key.lacking(self.books.counter.opened + 1, now)
             return
-        if self._without_key_since is not None:
-            waited_s, self._without_key_since = now - self._without_key_since, None
-            yield RoundsWithKey(round_no=self.books.counter.opened + 1, waited_s=waited_s)
+        yield from self.key.found(self.books.counter.opened + 1, now)
         self.books.open_next()
         yield Persist(self.books.stored())
         yield from self._open(now)
@@ -313,24 +305,12 @@ class Rounds:
         if current.aggregating:
             yield from self.abandon("the aggregation did not end in time")
             return
-        self._missed(self._replaceable(current))
+        self._attendance.missed(self._attendance.replaceable(current))
         if current.has_quorum(self._rules.quorum):
             yield from self._aggregate(current, now)
         else:
             came, asked = len(current.contributions), len(current.opened.seats)
             yield from self.abandon(f"{came} of {asked} leaders contributed")
-
-    def _replaceable(self, current: OpenRound) -> list[str]:
-        """The leaders that count as missing; if most are late, all are slow, and at most one of them is replaced."""
-        missing = sorted(current.missing, key=lambda leader: (-self._misses.get(leader, 0), leader))
-        return missing if 2 * len(missing) <= len(current.opened.seats) else missing[:1]
-
-    def _missed(self, leaders: Iterable[str]) -> None:
-        """Leaders that did not contribute, or did not decrypt; twice in a row, and they are replaced."""
-        for leader in sorted(leaders):
-            self._misses[leader] = self._misses.get(leader, 0) + 1
-            if self._misses[leader] >= _MISSES_BEFORE_REPLACEMENT:
-                self.lost.add(DeviceId(leader))
 
     # --- aggregating
 
@@ -359,35 +339,16 @@ class Rounds:
             contributions,
             size=len(self._model.values),
             evidence=dict(self.books.evidence),
-            misses=dict(self._misses),
+            misses=dict(self._attendance.misses),
             attempt=current.opened.attempt,
         )
-        started = self._decryption = self._decryption_of(sealed, current)
+        started = self._decryption = decryption_of(sealed, current.opened, self._model.values, self._protection)
         if len(speaking) < 2:
             yield from self._rest("a single cluster has merged anything: its update would be seen")
         elif started.given_up:
             yield from self.abandon("too few leaders contributed to decrypt")
         else:
             yield from started.begin()
-
-    def _decryption_of(self, sealed: SealedRound, current: OpenRound) -> RoundDecryption:
-        if sealed.key.opened.params == LEAN.name:
-            return self._lean_round(sealed, current)
-        if self._protection.server == DECRYPTOR:
-            return RemoteDecryption(sealed, self._protection)
-        return Decryption(sealed, self._protection)
-
-    def _lean_round(self, sealed: SealedRound, current: OpenRound) -> LeanDecryption:
-        lean = LeanRound(
-            sealed.key,
-            sealed.round_no,
-            sealed.attempt,
-            sealed.contributions,
-            self._model.values.copy(),
-            current.opened.bounds,
-            dict(sealed.evidence),
-        )
-        return LeanDecryption(sealed, lean, self._protection)
 
     def _abandon_if_given_up(self) -> Iterator[Command]:
         if self._decryption and self._decryption.given_up:
@@ -407,7 +368,7 @@ class Rounds:
 
     def _end(self) -> Iterator[Command]:
         if self._decryption:
-            self._missed(self._decryption.failing | self._blamed)
+            self._attendance.missed(self._decryption.failing | self._blamed)
         self._blamed = set()
         self._round = self._decryption = None
         self.ended = True
@@ -454,7 +415,7 @@ class Rounds:
         ops: list[StoreOp] = []
         for leader in sorted(leaders):
             if self._decryption is None or leader not in self._decryption.failing | self._blamed:
-                self._misses.pop(leader, None)
+                self._attendance.forgive(leader)
             self._roster.observed(DeviceId(leader), current.contributions[leader].observed)
             for settlement in current.contributions[leader].merged:
                 doubled, op = self._roster.settle(settlement)

@@ -33,8 +33,9 @@ from ofl_iot.roles.decryption.decryptor import DecryptorMachine
 from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.profile import DeviceProfile
 from ofl_iot.roles.keys.holder import KeyHolder
-from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.leader.machine import LeaderMachine
 from ofl_iot.roles.leader.merging import WeightedMerging
+from ofl_iot.roles.leader.profile import LeaderProfile
 from ofl_iot.roles.store_identity import StoreIdentity
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.transport.identity import IdentityFolder

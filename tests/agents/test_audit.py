@@ -63,7 +63,7 @@ def test_chunks_of_a_device_that_the_coordinator_does_not_know_are_lost(fleet: T
     confirmed = [seq for seq in range(1, agent.device.outbox.next_seq) if seq in agent.device.acknowledged]
     gone = [seq for seq in confirmed if seq not in agent.device.outbox.unsettled]
     assert gone
-    agent.leader.cluster = None
+    agent.leader._leadership.cluster = None
     assert audit_chunks(coordinator(fleet), {name: agent}).lost == len(gone)
 
 

@@ -38,7 +38,8 @@ from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules
 from ofl_iot.roles.events import Arrived, ReleasePrepared
 from ofl_iot.roles.job_kinds.keys import KeyMaterial
 from ofl_iot.roles.keys.holder import KeyHolder
-from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.leader.machine import LeaderMachine
+from ofl_iot.roles.leader.profile import LeaderProfile
 from ofl_iot.roles.reports.base import MessageDropped, Report
 from ofl_iot.roles.settings import (
     DownloadRules,

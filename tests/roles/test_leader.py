@@ -44,7 +44,8 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
-from ofl_iot.roles.leader.machine import OFFICE, STATE, LeaderMachine
+from ofl_iot.roles.leader.leadership import OFFICE, STATE
+from ofl_iot.roles.leader.machine import LeaderMachine
 from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped
 from ofl_iot.roles.reports.leader import ChunkBounded, ContributionFailed, GlobalModelAdopted, StoredClusterDropped
 from ofl_iot.runtime.store import MemoryStore
@@ -369,7 +370,7 @@ def test_blocks_are_the_model_but_for_rounding(values: Precision, largest: float
     machine = in_office(values=values)
     for seq in (1, 2, 3):  # sums may go beyond what a chunk may hold
         machine.handle(update(seq, {0: largest, 1: -largest, 2: 1.5}), 1.0)
-    model = np.clip(machine._office.model[:BLOCK], -MAX_VALUE, MAX_VALUE)
+    model = np.clip(machine._leadership.led.model[:BLOCK], -MAX_VALUE, MAX_VALUE)
     (answer,) = published(machine.handle(pull(most=1), 2.0), Kind.BLOCKS)
     assert isinstance(answer, Blocks)
     (block,) = answer.blocks
@@ -614,7 +615,7 @@ class Counting(Unweighted):
 
 def test_the_effort_behind_a_contribution_that_was_not_included_is_told_with_the_next() -> None:
     machine = in_office()
-    machine._merging = Counting()
+    machine._leadership.merging = Counting()
     machine.handle(update(1), 0.0)
     assert contribute(machine, 1)[1].effort == 1.0
     give_model(machine, 1)
@@ -685,7 +686,7 @@ def test_the_stored_books_of_another_model_are_dropped() -> None:
     persist(store, machine.handle(assigned(office()), 0.0))
     persist(store, give_model(machine, 0))
     profile = type(machine.profile)(A, b"othermod", BlockLayout(8, 4), encrypted=False)
-    other = LeaderMachine(profile, machine._rules, machine._merging, NoKeys())
+    other = LeaderMachine(profile, machine._rules, machine._leadership.merging, NoKeys())
     assert StoredClusterDropped in told(other.handle(Started(store.load()), 0.0))
     assert not other.leading
     other.handle(assigned(office(2)), 0.5)

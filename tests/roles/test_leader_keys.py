@@ -11,7 +11,8 @@ from ofl_iot.roles.commands import Command
 from ofl_iot.roles.events import LinkUp, Started
 from ofl_iot.roles.job_kinds.keys import KeyMaterial
 from ofl_iot.roles.job_kinds.rounds import ProtectContribution
-from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.leader.machine import LeaderMachine
+from ofl_iot.roles.leader.profile import LeaderProfile
 from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped
 from ofl_iot.roles.settings import LeaderRules
 from tests.roles.parties import (

@@ -18,7 +18,9 @@ from ofl_iot.roles.events import ContributionProtected, LeanAnswered, LinkUp, St
 from ofl_iot.roles.job_kinds.keys import KeyMaterial
 from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.cluster_model import ClusterModel, Pin
-from ofl_iot.roles.leader.machine import STATE, LeaderMachine, LeaderProfile
+from ofl_iot.roles.leader.leadership import STATE
+from ofl_iot.roles.leader.machine import LeaderMachine
+from ofl_iot.roles.leader.profile import LeaderProfile
 from ofl_iot.roles.settings import LeaderRules
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.store import MemoryStore

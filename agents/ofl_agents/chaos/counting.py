@@ -39,7 +39,8 @@ from ofl_iot.roles.job_kinds.device import PrepareRelease, TrainLocally
 from ofl_iot.roles.job_kinds.keys import MakeSealingKey
 from ofl_iot.roles.job_kinds.rounds import AggregateRound, EvaluateModel, ProtectContribution
 from ofl_iot.roles.keys.holder import KeyHolder
-from ofl_iot.roles.leader.machine import LeaderMachine, LeaderProfile
+from ofl_iot.roles.leader.machine import LeaderMachine
+from ofl_iot.roles.leader.profile import LeaderProfile
 from ofl_iot.roles.settings import (
     DownloadRules,
     FleetRules,

@@ -149,18 +149,16 @@ class Rounds:
 
     def timer(self, name: str, now: float) -> Iterator[Command]:
         """A timer of a round, a key generation or a decryption."""
-        if name == OPEN:
-            yield from self._open_next(now)
-        elif name == _REMIND:
-            yield from self._remind(now)
-        elif name == _DEADLINE:
-            yield from self._deadline(now)
-        elif name == key_maker.RESEND:
-            yield from self.key.maker.send_due(now)
-        elif name == key_maker.DEADLINE:
-            yield from self._key_overdue(now)
-        elif name == _TEND:
-            yield from self._tend(now)
+        timers = {
+            OPEN: self._open_next,
+            _REMIND: self._remind,
+            _DEADLINE: self._deadline,
+            _TEND: self._tend,
+            key_maker.RESEND: self.key.maker.send_due,
+            key_maker.DEADLINE: self._key_overdue,
+        }
+        if name in timers:
+            yield from timers[name](now)
         elif name == decryption.RESEND and self._decryption:
             yield from self._decryption.send_due(now)
         elif name == decryption.DEADLINE and self._decryption:
@@ -329,20 +327,23 @@ class Rounds:
         self.notes.aggregating_at = now
         yield SetTimer(_DEADLINE, now + self._rules.aggregation_deadline_s)
         yield CancelTimer(_REMIND)
-        number = current.opened.round_no
         if not current.opened.key_id or key is None:
-            yield Compute(AggregateRound(number, contributions, dict(self.books.evidence)))
+            yield Compute(AggregateRound(current.opened.round_no, contributions, dict(self.books.evidence)))
             return
-        sealed = SealedRound(
-            key,
-            number,
-            contributions,
-            size=len(self._model.values),
-            evidence=dict(self.books.evidence),
-            misses=dict(self._attendance.misses),
-            attempt=current.opened.attempt,
+        started = self._decryption = decryption_of(
+            SealedRound(
+                key,
+                current.opened.round_no,
+                contributions,
+                size=len(self._model.values),
+                evidence=dict(self.books.evidence),
+                misses=dict(self._attendance.misses),
+                attempt=current.opened.attempt,
+            ),
+            current.opened,
+            self._model.values,
+            self._protection,
         )
-        started = self._decryption = decryption_of(sealed, current.opened, self._model.values, self._protection)
         if len(speaking) < 2:
             yield from self._rest("a single cluster has merged anything: its update would be seen")
         elif started.given_up:

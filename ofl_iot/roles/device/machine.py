@@ -13,16 +13,14 @@ from collections.abc import Iterator
 import msgspec
 
 from ofl_iot.errors import LateError, RefusedError
-from ofl_iot.ids import COORDINATOR, DeviceId
-from ofl_iot.opportunity.plan import Plan
+from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.fleet_notes import Refusal
 from ofl_iot.protocol.messages import Assignment, Blocks, Card, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
-from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
 from ofl_iot.roles.block_layout import BlockLayout
-from ofl_iot.roles.commands import Command, Compute, Measure, Persist, Publish, SetTimer, Subscribe, Withdraw
+from ofl_iot.roles.commands import Command, Compute, Measure, Persist, SetTimer, Subscribe, Withdraw
 from ofl_iot.roles.device.download import Download
 from ofl_iot.roles.device.ledger_watch import LedgerWatch
 from ofl_iot.roles.device.local_model import LocalModel
@@ -35,11 +33,11 @@ from ofl_iot.roles.device.phases import HEARTBEAT, PULL, REST, Activity, Phase
 from ofl_iot.roles.device.presence import Presence
 from ofl_iot.roles.device.privacy_guard import PrivacyGuard
 from ofl_iot.roles.device.profile import DeviceProfile, DeviceRules
+from ofl_iot.roles.device.refusals_heard import RefusalsHeard
 from ofl_iot.roles.device.resources import Resources
-from ofl_iot.roles.device.throttle import Throttle
+from ofl_iot.roles.device.self_report import SelfReport
 from ofl_iot.roles.device.training import Training
 from ofl_iot.roles.device.upload import RESEND, Upload
-from ofl_iot.roles.device.vitals import held_back_by, vitals_of
 from ofl_iot.roles.events import (
     Arrived,
     DataLooked,
@@ -59,9 +57,7 @@ from ofl_iot.roles.events import (
 from ofl_iot.roles.reports.device import (
     DeviceAssigned,
     DeviceTrained,
-    ExchangeLimited,
     FormerAssignment,
-    MessagesRefused,
     OutboxFull,
     StoredModelDropped,
 )
@@ -112,7 +108,9 @@ class DeviceMachine:
             model=self.model,
             model_store=self._model_store,
         )
-        self._download = Download(profile.device, rules.download, self.model, self.activity, self._gamma_down)
+        self._download = Download(
+            profile.device, rules.download, self.model, self.activity, lambda: self._report.contact_plan.gamma_down
+        )
         self._training = Training(
             rules.training,
             self.activity,
@@ -124,12 +122,19 @@ class DeviceMachine:
             ledger=self._ledger,
             presence=self.presence,
         )
+        self._report = SelfReport(
+            profile,
+            rules.resources,
+            self.activity,
+            resources=self._resources,
+            training=self._training,
+            upload=self._upload,
+            guard=self.guard,
+            data=self.data,
+            model=self.model,
+        )
+        self._refusals = RefusalsHeard()
         self._now = 0.0
-        self.max_temperature_c = rules.resources.max_temperature_c
-        """Temperature above which the device rests."""
-        self._told: str | None = None
-        """What held the device back when observers were last told; None: they are to be told anew."""
-        self._refusals_heard: dict[DeviceId, str] = {}
 
     @property
     def outbox(self) -> Outbox:
@@ -153,41 +158,7 @@ class DeviceMachine:
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event, decide, and say what to do."""
         self._now = now
-        commands = collect(self._decide(event, now), event)
-        if self.activity.linked and held_back_by(self) != self._told:
-            commands.append(self._vitals())
-        return commands
-
-    # --- what observers are told
-
-    def _vitals(self) -> Publish:
-        self._told = held_back_by(self)
-        return Publish(Topic(Kind.VITALS, self.profile.device), vitals_of(self), retain=True)
-
-    @property
-    def throttle(self) -> Throttle:
-        """How much the device may train."""
-        return self._resources.throttle
-
-    @property
-    def telemetry(self) -> Telemetry | None:
-        """The last measured resources."""
-        return self._resources.telemetry
-
-    @property
-    def contact_plan(self) -> Plan:
-        """What a contact allows (Eq. 4)."""
-        return self._resources.plan(self._payable())
-
-    @property
-    def failure(self) -> str:
-        """Why the last job failed, until one succeeds."""
-        return self._training.failure
-
-    @property
-    def failures(self) -> int:
-        """How often the same job has failed in a row."""
-        return self._training.failures
+        return [*collect(self._decide(event, now), event), *self._report.what_changed()]
 
     def _decide(self, event: Event, now: float) -> Iterator[Command]:
         match event:
@@ -208,7 +179,8 @@ class DeviceMachine:
             case TimerFired():
                 yield from self._timer(event.name, now)
             case Measured():
-                yield from self._measured(event.telemetry, now)
+                yield from self._report.measured(event.telemetry, now)
+                yield from self._training.advance(now)  # it may have cooled down
             case SealingKeyMade():
                 self.presence.sealing_key, self.presence.certificate = event.public, event.certificate
                 yield from self.presence.announce_if_linked(now)
@@ -266,7 +238,7 @@ class DeviceMachine:
 
     def _link_up(self, now: float) -> Iterator[Command]:
         self.activity.linked = True
-        self._told = None
+        self._report.tell_anew()
         yield self.presence.announce(now)
         yield Measure()
         yield from self._send_due(now)
@@ -290,32 +262,6 @@ class DeviceMachine:
         elif name == REST:
             yield from self._training.rested(now)
 
-    def _measured(self, telemetry: Telemetry, now: float) -> Iterator[Command]:
-        """Report resources when they changed enough to be worth the bytes."""
-        known = msgspec.structs.replace(
-            telemetry,
-            samples=self.data.announced,
-            device_type=telemetry.device_type or self.profile.device_type,
-            step_s=telemetry.step_s or self.guard.coarse(self._training.step_s),
-            model_distance=0.0 if self.guard.perturbs else self.model.distance(),
-            budget_left=self.guard.left,
-        )
-        report, plan = self._resources.measured(known, self._payable())
-        if plan:
-            up, down = round(plan.gamma_up, 4), round(plan.gamma_down, 4)
-            yield ExchangeLimited(binding=plan.binding, gamma_up=up, gamma_down=down)
-        if self.activity.linked and self._resources.worth_sending(report, now):
-            yield Publish(Topic(Kind.TELEMETRY, self.profile.device), report, qos=0)
-            yield self._vitals()
-        yield from self._training.advance(now)  # it may have cooled down
-
-    def _payable(self) -> float:
-        """Steps already paid for may leave even when the budget is spent."""
-        return self.guard.steps_left + self._upload.steps
-
-    def _gamma_down(self) -> float:
-        return self._resources.plan(self._payable()).gamma_down
-
     # --- messages
 
     def _receive(self, event: Arrived, now: float) -> Iterator[Command]:
@@ -325,7 +271,7 @@ class DeviceMachine:
         elif isinstance(message, Card):
             yield from self.presence.compare(message, now)
         elif isinstance(message, Refusal):
-            yield from self._refused_by(sender, message)
+            yield from self._refusals.heard(sender, message, self.assignment)
         elif self.assignment is None or sender != self.assignment.leader:
             raise LateError(f"{sender} is not this device's leader")
         elif isinstance(message, Receipt):
@@ -336,15 +282,6 @@ class DeviceMachine:
                 yield from self._training.advance(now)
         else:
             raise RefusedError(f"a {event.topic.kind.name} message is not for a device")
-
-    def _refused_by(self, sender: DeviceId, refusal: Refusal) -> Iterator[Command]:
-        """Say once for each cause that the coordinator or the leader does not accept this device's messages."""
-        if sender != COORDINATOR and (self.assignment is None or sender != self.assignment.leader):
-            raise LateError(f"{sender} is not this device's leader")
-        if self._refusals_heard.get(sender) != refusal.code:
-            kept = {name: code for name, code in self._refusals_heard.items() if name == COORDINATOR}
-            self._refusals_heard = {**kept, sender: refusal.code}
-            yield MessagesRefused(by=sender, code=refusal.code, reason=refusal.reason)
 
     def _assigned(self, assignment: Assignment, now: float) -> Iterator[Command]:
         if not self.store.is_ours(assignment.store):
@@ -428,7 +365,7 @@ class DeviceMachine:
         """Prepare a release of all unreleased work, if there is any and it may leave."""
         if self.activity.job is not None or not self.activity.linked or self.assignment is None:
             return
-        job = self._upload.prepare(self.assignment.term, self._resources.plan(self._payable()).gamma_up)
+        job = self._upload.prepare(self.assignment.term, self._report.contact_plan.gamma_up)
         if job:
             self.activity.job = type(job)
             yield Compute(job)

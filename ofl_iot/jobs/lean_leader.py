@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ofl_iot.crypto.lean import header as headers
 from ofl_iot.crypto.lean import quantiser, vouchers
-from ofl_iot.crypto.lean.budget import BINDINGS
+from ofl_iot.crypto.lean.budget import BINDINGS, MOST_TRIES
 from ofl_iot.crypto.lean.header import Header, Weighed, check_agreement, decode_header
 from ofl_iot.crypto.lean.params import DEFAULT_PRECISION
 from ofl_iot.errors import CryptoError
@@ -123,7 +123,8 @@ class LeanLeader:
         origin = Origin(context, job.round_no, job.me)
         data = encrypt(public_of(context, job.key.public), drawn, origin, self._entropy).to_bytes()
         _, accused = self._shares(job, found, ask.boxes)
-        return self._answered(job, SKETCH, LeanAnswer(data, tuple(sorted(accused))))
+        signature = self._sign(vouchers.sketch_bytes(found.values(), data))
+        return self._answered(job, SKETCH, LeanAnswer(data, tuple(sorted(accused)), signature=signature))
 
     def _scores(self, job: AnswerLean) -> LeanAnswered:
         from ofl_iot.crypto.context import Origin
@@ -139,9 +140,13 @@ class LeanLeader:
         context, found = self._headers(job, ask.headers)
         if not job.sketch or job.me in ask.sketches:
             raise CryptoError("scores are asked for before this leader made its sketch, or with another one")
+        if not 1 <= ask.retry <= MOST_TRIES:
+            raise CryptoError(f"try {ask.retry} of the scores: a round has at most {MOST_TRIES}")
         own = decode_body(LeanAnswer, job.sketch).data
+        verify = self._verify(job.key.opened)
 
         def read(sender: DeviceId, data: bytes) -> EncryptedModel:
+            verify(sender, vouchers.sketch_bytes(found.values(), data), ask.signatures.get(sender, b""))
             return EncryptedModel.from_bytes(data, Origin(context, job.round_no, sender))
 
         sent = each_of({**ask.sketches, job.me: own}, read)

@@ -82,8 +82,11 @@ class LeanCoordinator:
         lean = job.lean
         context = context_of(self._federation, lean.key.opened)
         uploads = _uploads(lean, job.accepted)
+        found = [decode_header(upload.signed.header) for upload in uploads.values()]
+        members = {member.leader: member for member in lean.key.opened.members}
 
         def read(leader: DeviceId, data: bytes) -> EncryptedModel:
+            _check_signature(members[leader], vouchers.sketch_bytes(found, data), job.signatures.get(leader, b""))
             model = EncryptedModel.from_bytes(data, Origin(context, lean.round_no, leader))
             if model.n_params != context.params.degree or model.scale_bits != context.params.scale_bits:
                 raise CryptoError(f"sketch of {leader}: not a fresh one of {context.params.degree} numbers")
@@ -94,7 +97,7 @@ class LeanCoordinator:
             public_of(context, lean.key.public),
             RelinKey.from_bytes(lean.key.relin, Origin(context, KEY_ROUND, COORDINATOR)),
             sketches,
-            [decode_header(upload.signed.header) for upload in uploads.values()],
+            found,
             active=tuple(DeviceId(name) for name in job.active),
             retry=job.retry,
             plan=ScorePlan(self._rules.max_energy),
@@ -109,6 +112,7 @@ class LeanCoordinator:
                     job.active,
                     job.retry,
                     {sender: uploads[sender].boxes[leader] for sender in job.sketches},
+                    job.signatures,
                 )
             )
             for leader in job.active

@@ -57,6 +57,8 @@ class ScoresAsk(msgspec.Struct, frozen=True, array_like=True, tag="scoresask"):
     retry: Count
     boxes: dict[Id, Box] = {}
     """The shares for this leader: one number of each shows whether a sketch is that of its body."""
+    signatures: dict[Id, Signature] = {}
+    """By whom each sketch is, this leader's own included."""
 
 
 class VouchAsk(msgspec.Struct, frozen=True, array_like=True, tag="vouchask"):
@@ -83,3 +85,5 @@ class LeanAnswer(msgspec.Struct, frozen=True, array_like=True, tag="leananswer")
     """Contributors whose boxes do not open here."""
     numbers: bytes = b""
     """With scores: for each sketch and place, in the order of names, a number modulo both primes (uint32)."""
+    signature: Signature = b""
+    """With a sketch: that it is this leader's, for these headers."""

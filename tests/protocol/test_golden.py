@@ -239,10 +239,13 @@ BODIES: dict[str, tuple[Body, str]] = {
         "920193a9736b6574636861736b9192c406686561646572c4097369676e617475726581a7747275636b2d32c403626f78",
     ),
     "scores ask": (
-        ScoresAsk((SIGNED,), {"truck-2": b"sketch"}, ("truck-1", "truck-2"), 1, {"truck-2": b"box"}),
+        ScoresAsk(
+            (SIGNED,), {"truck-2": b"sketch"}, ("truck-1", "truck-2"), 1, {"truck-2": b"box"}, {"truck-2": b"signature"}
+        ),
         (
-            "920196a973636f72657361736b9192c406686561646572c4097369676e617475726581a7747275636b2d32c406736b65"
-            "74636892a7747275636b2d31a7747275636b2d320181a7747275636b2d32c403626f78"
+            "920197a973636f72657361736b9192c406686561646572c4097369676e617475726581a7747275636b2d32c406736b65"
+            "74636892a7747275636b2d31a7747275636b2d320181a7747275636b2d32c403626f7881a7747275636b2d32c4097369"
+            "676e6174757265"
         ),
     ),
     "vouch ask": (
@@ -257,8 +260,8 @@ BODIES: dict[str, tuple[Body, str]] = {
         ),
     ),
     "lean answer": (
-        LeanAnswer(b"data", ("truck-2",), b"numbers"),
-        "920194aa6c65616e616e73776572c4046461746191a7747275636b2d32c4076e756d62657273",
+        LeanAnswer(b"data", ("truck-2",), b"numbers", b"signature"),
+        "920195aa6c65616e616e73776572c4046461746191a7747275636b2d32c4076e756d62657273c4097369676e6174757265",
     ),
     "contribution": (
         Contribution(

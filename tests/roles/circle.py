@@ -99,7 +99,7 @@ class Contribution:
     """What a leader contributed, as its keeper sees it."""
 
     open_body: OpenBody | None = None
-    pin: tuple[bytes, tuple[tuple[str, int], ...]] | None = None
+    pin: tuple[tuple[str, int], ...] | None = None
 
 
 class Office:

@@ -38,6 +38,7 @@ from ofl_iot.roles.events import (
 from ofl_iot.roles.job_kinds.keys import AnswerLean, BeginKeys, FinishKeys, MakeSealingKey
 from ofl_iot.roles.job_kinds.lean import LeanRound
 from ofl_iot.roles.job_kinds.rounds import Contributed, LeanGround, ProtectContribution
+from ofl_iot.roles.leader.pin import Pin
 from tests.identity.certs import ENTROPY, NOW, authority, key
 from tests.roles.circle import FEDERATION, RULES, SIZE, Circle, Office, names, updates_of
 
@@ -75,6 +76,7 @@ class LeanCircle(Circle):
     enrolled: bool = True
     rules: object = LEAN
     uploads: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    pins: dict[str, Pin] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,9 +110,11 @@ class LeanCircle(Circle):
     def give(self, name: str, event: Event) -> list[Command]:
         """What is signed for is pinned before the signature leaves, as the leader's machine does."""
         if isinstance(event, LeanAnswered) and event.stage == "vouch":
-            bodies = self.bodies[name]
-            if bodies.pin is None or bodies.pin[0] != event.key_id:
-                bodies.pin = (event.key_id, event.vector)
+            material = self.keepers[name].material
+            assert material is not None
+            if name not in self.pins or not self.pins[name].binds(material):
+                self.pins[name] = Pin(event.key_id, event.vector)
+            self.bodies[name].pin = self.pins[name].vector
         return super().give(name, event)
 
     def contribute(
@@ -120,7 +124,8 @@ class LeanCircle(Circle):
         keeper, bodies = self.keepers[name], self.bodies[name]
         material = keeper.material
         assert material is not None
-        pinned = bodies.pin[1] if bodies.pin and bodies.pin[0] == material.key_id else ()
+        pin = self.pins.get(name)
+        pinned = pin.vector if pin and pin.binds(material) else ()
         ground = LeanGround(base, bounds, 0, keeper.sealing_private, pinned)
         made = run_job(self.tools[name], ProtectContribution(round_no, update, DeviceId(name), material, ground))
         assert isinstance(made, ContributionProtected), made

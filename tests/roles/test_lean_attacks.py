@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
-from ofl_iot.crypto.lean.budget import score_requests
+from ofl_iot.crypto.lean.budget import MOST_TRIES, score_requests
 from ofl_iot.crypto.lean.header import decode_header
 from ofl_iot.crypto.lean.vouchers import Statement, sign
+from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.codec import decode_body, encode_body
-from ofl_iot.protocol.lean import LeanUpload, OpenAsk, ScoresAsk, SignedHeader, SketchAsk, VouchAsk
+from ofl_iot.protocol.lean import LeanAnswer, LeanUpload, OpenAsk, ScoresAsk, SignedHeader, SketchAsk, VouchAsk
 from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.events import Arrived
@@ -207,6 +209,32 @@ def test_an_update_signed_for_in_an_abandoned_round_goes_out_under_the_same_vect
     assert circle.ask(A, "vouch", VouchAsk(headers(again), WEIGHTS), round_no=2) is not None
 
 
+def test_a_key_made_anew_among_the_same_leaders_frees_no_update_that_was_signed_for(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    """Keys are made beside the rounds at the coordinator's word: another one must not buy a difference."""
+    assert len(signed_by(circle, uploads, WEIGHTS)) == 4
+    held = circle.keepers[A].material
+    assert circle.make_key(term=2)
+    assert circle.keepers[A].material != held
+    again = read(circle.uploaded(lean_updates(4), round_no=2))
+    pinned = decode_header(again[A].signed.header).pinned
+    assert {each.leader: each.weight for each in pinned} == WEIGHTS
+    fewer = VouchAsk(headers({n: u for n, u in again.items() if n != D}), {A: 1, B: 1, C: 1})
+    assert circle.ask(A, "vouch", fewer, round_no=2) is None
+    assert circle.ask(A, "vouch", VouchAsk(headers(again), WEIGHTS), round_no=2) is not None
+
+
+def test_a_vector_whose_contributor_has_no_share_of_the_next_key_does_not_hold_the_others_for_ever(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    assert len(signed_by(circle, uploads, WEIGHTS)) == 4
+    assert circle.make_key(term=3, members=(A, B, C))
+    updates = {name: update for name, update in lean_updates(4).items() if name != D}
+    again = read(circle.uploaded(updates, round_no=2))
+    assert decode_header(again[A].signed.header).pinned == ()
+
+
 def test_the_coordinator_keeps_to_the_vector_that_was_signed(circle: LeanCircle) -> None:
     updates = lean_updates(4)
     contributions = circle.uploaded(updates)
@@ -214,7 +242,7 @@ def test_the_coordinator_keeps_to_the_vector_that_was_signed(circle: LeanCircle)
     circle.fate = lambda _from, _to, message: int(not getattr(message, "stage", "").startswith("open"))
     assert circle.lean_round(heavy) is None
     assert circle.bodies[A].pin is not None
-    signed = dict(circle.bodies[A].pin[1])
+    signed = dict(circle.bodies[A].pin)
     circle.fate = lambda *_: 1
     result = circle.lean_round(circle.uploaded(updates, round_no=2), round_no=2)
     assert result is not None
@@ -247,41 +275,98 @@ def test_weights_that_show_one_update_are_not_signed(
 # --- rule 7: scores
 
 
-def sketches(circle: LeanCircle, uploads: dict[str, LeanUpload]) -> dict[str, bytes]:
-    answers = {name: circle.ask(name, "sketch", SketchAsk(headers(uploads), boxes(uploads, name))) for name in uploads}
-    return {name: answer.data for name, answer in answers.items() if answer}
+def sketches(
+    circle: LeanCircle, uploads: dict[str, LeanUpload], round_no: int = 1, *, of: Sequence[str] = ()
+) -> dict[str, LeanAnswer]:
+    """Everybody's sketch, or only of some."""
+    asked = {n: SketchAsk(headers(uploads), boxes(uploads, n)) for n in of or uploads}
+    answers = {name: circle.ask(name, "sketch", ask, round_no) for name, ask in asked.items()}
+    return {name: answer for name, answer in answers.items() if answer}
 
 
-def scores_ask(uploads: dict[str, LeanUpload], drawn: dict[str, bytes], retry: int) -> ScoresAsk:
-    others = {name: data for name, data in drawn.items() if name != A}
-    return ScoresAsk(headers(uploads), others, (A, B, C), retry)
+def scores_ask(uploads: dict[str, LeanUpload], drawn: dict[str, LeanAnswer], retry: int) -> ScoresAsk:
+    others = {name: answer.data for name, answer in drawn.items() if name != A}
+    signatures = {name: answer.signature for name, answer in drawn.items()}
+    return ScoresAsk(headers(uploads), others, (A, B, C), retry, {}, signatures)
 
 
 def test_a_key_answers_so_many_numbers_and_no_more_also_after_a_restart(circle: LeanCircle) -> None:
     """A chosen sketch shows 4 coefficients of the secret for each number (sc.py): the budget keeps them below 500."""
     most = score_requests(4, 3)
-    retry = 0
+    asked = 0
     for round_no in range(1, 3):
         uploads = read(circle.uploaded(lean_updates(4), round_no=round_no))
-        drawn = {}
-        for name in uploads:
-            answer = circle.ask(name, "sketch", SketchAsk(headers(uploads), boxes(uploads, name)), round_no)
-            assert answer is not None
-            drawn[name] = answer.data
-        for _ in range(most):
-            retry += 1
+        drawn = sketches(circle, uploads, round_no)
+        for retry in range(1, most + 1):
+            asked += 1
             answered = circle.ask(A, "scores", scores_ask(uploads, drawn, retry), round_no)
-            assert (answered is not None) == (retry <= most)
-            if retry == most:
+            assert (answered is not None) == (asked <= most)
+            if asked == most:
                 circle.restart(A)
-    assert retry == 2 * most
+    assert asked == 2 * most
+
+
+def test_requests_that_are_under_way_at_once_share_one_budget(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    """All are asked before one is answered: each alone would be within what is left."""
+    drawn = sketches(circle, uploads)
+    most, answers = score_requests(4, 3), 0
+    for retry in range(1, most + 4):
+        body = encode_body(scores_ask(uploads, drawn, retry))
+        for part in split_body(body, 2, 1, f"scores.9.{retry}"):
+            circle.give(A, Arrived(Topic(Kind.DECRYPT, COORDINATOR, A), part))
+    circle.deliver()
+    for _, topic, message in circle.sent:
+        label = getattr(message, "stage", "")
+        answers += topic.kind is Kind.SHARE and label.startswith("scores") and getattr(message, "part", 1) == 0
+    assert answers == most
+    assert len(circle.reasons("share withheld")) == 3
+
+
+def test_a_seed_of_the_scores_cannot_be_searched_for(circle: LeanCircle, uploads: dict[str, LeanUpload]) -> None:
+    drawn = sketches(circle, uploads)
+    for retry in (0, MOST_TRIES + 1, 2**53 - 1):
+        assert circle.ask(A, "scores", scores_ask(uploads, drawn, retry)) is None
 
 
 def test_scores_of_another_own_sketch_are_not_answered(circle: LeanCircle, uploads: dict[str, LeanUpload]) -> None:
     drawn = sketches(circle, uploads)
-    forged = ScoresAsk(headers(uploads), drawn, (A, B, C), 1)  # with one for A, in place of A's own
+    whole = scores_ask(uploads, drawn, 1)
+    forged = msgspec.structs.replace(whole, sketches={**whole.sketches, A: drawn[A].data})  # in place of A's own
     assert circle.ask(A, "scores", forged) is None
-    assert circle.ask(A, "scores", scores_ask(uploads, drawn, 1)) is not None
+    assert circle.ask(A, "scores", whole) is not None
+
+
+def test_the_coordinator_puts_no_sketch_of_its_own_in_a_leaders_place(
+    circle: LeanCircle, uploads: dict[str, LeanUpload]
+) -> None:
+    """A chosen sketch shows coefficients of the joint secret, or a chosen combination of everybody else's sketches.
+
+    Without signatures a coordinator alone could name D and send A, B and C a ciphertext of its choice as D's.
+    """
+    drawn = sketches(circle, uploads)
+    honest = scores_ask(uploads, drawn, 1)
+    chosen = {
+        "made up": {**honest.sketches, D: drawn[C].data},
+        "damaged": {**honest.sketches, D: drawn[D].data[:-1] + bytes([drawn[D].data[-1] ^ 1])},
+    }
+    for what, sent in chosen.items():
+        assert circle.ask(A, "scores", msgspec.structs.replace(honest, sketches=sent)) is None, what
+    signed_by_c = {**honest.signatures, D: honest.signatures[C]}
+    copied = msgspec.structs.replace(honest, sketches=chosen["made up"], signatures=signed_by_c)
+    assert circle.ask(A, "scores", copied) is None
+    reasons = circle.reasons("key work failed")
+    assert len(reasons) == 3
+    assert all(f"{D}: the signature is not its own" in reason for reason in reasons), reasons
+    assert circle.ask(A, "scores", honest) is not None
+
+
+def test_a_sketch_made_for_other_headers_is_not_scored(circle: LeanCircle, uploads: dict[str, LeanUpload]) -> None:
+    """Its signs are others: the numbers would be of a mixture that nobody planned."""
+    three = {name: upload for name, upload in uploads.items() if name != B}
+    drawn = sketches(circle, uploads) | sketches(circle, three, of=(C,))
+    assert circle.ask(A, "scores", scores_ask(uploads, drawn, 1)) is None
 
 
 def test_leaders_decrypt_the_request_that_they_computed_themselves(
@@ -289,7 +374,7 @@ def test_leaders_decrypt_the_request_that_they_computed_themselves(
 ) -> None:
     """A request carries no ciphertext of scores that could be forged, and no width of noise to dictate."""
     fields = set(ScoresAsk.__struct_fields__)
-    assert fields == {"headers", "sketches", "active", "retry", "boxes"}
+    assert fields == {"headers", "sketches", "active", "retry", "boxes", "signatures"}
     drawn = sketches(circle, uploads)
     one = circle.ask(A, "scores", scores_ask(uploads, drawn, 1))
     two = circle.ask(A, "scores", scores_ask(uploads, drawn, 2))

@@ -38,6 +38,9 @@ def lying(circle: LeanCircle, name: str, stage: str) -> None:
             share = sharing.decode_share(decode_body(LeanAnswer, event.answer).data, "")
             share[0] = (share[0] + 1) % PRIMES[0]
             return replace(event, answer=encode_body(LeanAnswer(sharing.encode_share(share))))
+        if isinstance(event, LeanAnswered) and event.stage == stage == "sketch":
+            answer = decode_body(LeanAnswer, event.answer)
+            return replace(event, answer=encode_body(msgspec.structs.replace(answer, signature=b"unsigned")))
         return event
 
     circle.tools[name] = {**circle.tools[name], AnswerLean: lie}
@@ -138,6 +141,18 @@ def test_a_dealer_whose_shares_do_not_open_is_left_out_before_anybody_signs() ->
     spoilt = LeanUpload(upload.signed, upload.body, {name: box[:-1] + b"!" for name, box in upload.boxes.items()})
     contributions[3] = replace(contributions[3], payload=encode_body(spoilt))
     result = circle.lean_round(tuple(contributions))
+    assert result is not None
+    assert D not in result.weights
+    assert np.abs(result.update - mean_of({n: u for n, u in updates.items() if n != D})).max() <= UNIT
+    assert circle.office.decryption is not None
+    assert D in circle.office.decryption.failing
+
+
+def test_a_leader_that_does_not_sign_its_sketch_is_left_out_and_named() -> None:
+    circle = LeanCircle(names(4))
+    lying(circle, D, "sketch")
+    updates = lean_updates(4)
+    result = circle.lean_round(circle.uploaded(updates))
     assert result is not None
     assert D not in result.weights
     assert np.abs(result.update - mean_of({n: u for n, u in updates.items() if n != D})).max() <= UNIT

@@ -17,10 +17,12 @@ from ofl_iot.roles.commands import Persist
 from ofl_iot.roles.events import ContributionProtected, LeanAnswered, LinkUp, Started
 from ofl_iot.roles.job_kinds.keys import KeyMaterial
 from ofl_iot.roles.job_kinds.rounds import ProtectContribution
-from ofl_iot.roles.leader.cluster_model import ClusterModel, Pin
+from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.leader.leadership import STATE
 from ofl_iot.roles.leader.machine import LeaderMachine
+from ofl_iot.roles.leader.pin import Pin
 from ofl_iot.roles.leader.profile import LeaderProfile
+from ofl_iot.roles.reports.leader import SignedVectorVoid
 from ofl_iot.roles.settings import LeaderRules
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.store import MemoryStore
@@ -102,9 +104,12 @@ def test_bounds_and_unit_survive_a_restart() -> None:
 
 class Ring:
     def __init__(self) -> None:
-        members = tuple(KeyMember(name, bytes(32)) for name in (A, B))
-        self.material = KeyMaterial(KeyOpen(1, 1, members, 2, "lean"), KEY, b"public", b"share")
+        self.make(KEY, A, B)
         self.sealing_private = bytes(32)
+
+    def make(self, key_id: bytes, *names: str) -> None:
+        members = tuple(KeyMember(name, bytes(32)) for name in names)
+        self.material = KeyMaterial(KeyOpen(1, 1, members, 2, "lean"), key_id, b"public", b"share")
 
 
 class Leader:
@@ -112,6 +117,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
+        self.ring = Ring()
         self.machine = self._started()
         self.give(assigned(office()))
         parts, manifest = global_model(0)
@@ -121,7 +127,7 @@ class Leader:
 
     def _started(self) -> LeaderMachine:
         profile = LeaderProfile(A, MODEL, device_machine(A).model.layout)
-        self.machine = LeaderMachine(profile, LeaderRules(block_size=BLOCK, values="single"), Unweighted(), Ring())
+        self.machine = LeaderMachine(profile, LeaderRules(block_size=BLOCK, values="single"), Unweighted(), self.ring)
         self.give(Started(self.store.load()))
         self.give(LinkUp())
         return self.machine
@@ -139,8 +145,9 @@ class Leader:
     def contribute(self, round_no: int) -> tuple[ProtectContribution, bytes]:
         """Open a round; the job, and the header of the body that is made for it."""
         seats = (Seat(A, 1), Seat(B, 1))
-        opened = RoundOpen(round_no, 0, seats, 0, 60.0, KEY, BOUNDS)
-        (job,) = jobs(self.give(arrived(Kind.ROUND_OPEN, "coordinator", opened)), ProtectContribution)
+        opened = RoundOpen(round_no, 0, seats, 0, 60.0, self.ring.material.key_id, BOUNDS)
+        self.told = self.give(arrived(Kind.ROUND_OPEN, "coordinator", opened))
+        (job,) = jobs(self.told, ProtectContribution)  # type: ignore[arg-type]
         header = b"header %d" % round_no
         upload = encode_body(LeanUpload(SignedHeader(header), b"body", {}))
         self.give(ContributionProtected(round_no, upload, header))
@@ -158,11 +165,30 @@ def test_the_pin_is_durable_and_the_next_header_says_it() -> None:
     (stored,) = [c for c in leader.sign(1, header) if isinstance(c, Persist)]
     assert stored.ops == (Put(STATE, "pin", msgspec.msgpack.encode(Pin(KEY, VECTOR))),)
     leader.restart()
-    assert leader.machine.pin == (KEY, VECTOR)
+    assert leader.machine.pin == VECTOR
     again, _ = leader.contribute(2)
     assert again.ground is not None
     assert again.ground.pinned == VECTOR
     assert (again.update == job.update).all()
+
+
+def test_a_pin_outlives_the_key_unless_a_contributor_has_no_share_of_the_next() -> None:
+    leader = Leader()
+    _, header = leader.contribute(1)
+    leader.sign(1, header)
+    leader.ring.make(bytes(15) + b"2", A, B, "leader-c")
+    again, later = leader.contribute(2)
+    assert again.ground is not None
+    assert again.ground.pinned == VECTOR
+    leader.sign(2, later, ((A, 2), (B, 1)))
+    assert leader.machine.pin == VECTOR
+    leader.ring.make(bytes(15) + b"3", A, "leader-c")
+    free, last = leader.contribute(3)
+    assert free.ground is not None
+    assert free.ground.pinned == ()
+    assert [c.missing for c in leader.told if isinstance(c, SignedVectorVoid)] == [(B,)]
+    leader.sign(3, last, ((A, 1), ("leader-c", 1)))
+    assert leader.machine.pin == ((A, 1), ("leader-c", 1))
 
 
 def test_another_vector_or_body_does_not_move_the_pin() -> None:
@@ -172,7 +198,7 @@ def test_another_vector_or_body_does_not_move_the_pin() -> None:
     assert leader.machine.pin is None
     leader.sign(1, header)
     assert leader.sign(1, header, ((A, 2), (B, 1))) == []
-    assert leader.machine.pin == (KEY, VECTOR)
+    assert leader.machine.pin == VECTOR
 
 
 def test_a_pin_of_an_earlier_term_does_not_come_back_with_a_restart() -> None:

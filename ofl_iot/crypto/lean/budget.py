@@ -19,6 +19,9 @@ ROW_BUDGET: Final = 20_000
 """Ciphertexts of 4,096 parameters, a key, that leaders decrypt of models: 100 times 815,810 parameters."""
 
 
+MOST_TRIES: Final = 16
+"""How often the scores of one round may be asked for: a coordinator has few seeds to choose from."""
+
 BINDINGS: Final = 2
 """Places at which each sketch is compared with its body."""
 

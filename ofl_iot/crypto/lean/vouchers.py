@@ -7,7 +7,7 @@ second sum over the same bodies can be asked for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -28,6 +28,7 @@ from ofl_iot.errors import CryptoError
 
 VERSION: Final = 1
 _DOMAIN: Final = b"ofl-iot lean vector v1\n"
+_SKETCH_DOMAIN: Final = b"ofl-iot lean sketch v1\n"
 
 Verify = Callable[[str, bytes, bytes], None]
 """(leader, statement, signature): CryptoError unless the leader signed it."""
@@ -112,6 +113,11 @@ def check_vouched(statement: Statement, signatures: Mapping[str, bytes], verify:
         if entry.leader not in signatures:
             raise CryptoError(f"{entry.leader} did not sign for the sum that its body is part of")
         verify(entry.leader, statement.signed_bytes, signatures[entry.leader])
+
+
+def sketch_bytes(headers: Iterable[Header], sketch: bytes) -> bytes:
+    """What a leader signs for its encrypted sketch: whoever passes it on can put no other in its place."""
+    return _SKETCH_DOMAIN + b"".join(sorted(header.digest for header in headers)) + hashlib.sha256(sketch).digest()
 
 
 def sign(key: EllipticCurvePrivateKey, data: bytes) -> bytes:

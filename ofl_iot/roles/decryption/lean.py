@@ -44,6 +44,8 @@ class LeanDecryption:
         self._accepted: tuple[str, ...] = ()
         """Whose uploads are what they must be: all their headers together fix the sketches' directions."""
         self._sketches: dict[str, bytes] = {}
+        self._signatures: dict[str, bytes] = {}
+        """Of the sketches, by their leaders."""
         self._held = self._digest = b""
         self._weighed: LeanWeights | None = None
         self._blamed: set[str] = set()
@@ -180,6 +182,7 @@ class LeanDecryption:
         dealers = self._undealt(answers)
         self._blamed |= dealers
         self._sketches = {leader: answer.data for leader, answer in answers.items() if leader not in dealers}
+        self._signatures = {leader: answers[leader].signature for leader in self._sketches}
         self._set.exclude(self._silent | dealers)
         self._stage = SCORES
         yield from self._score()
@@ -199,7 +202,10 @@ class LeanDecryption:
             self._given_up = f"{len(self._sketches)} contributions can be scored"
             return
         self._retry += 1
-        yield Compute(ScoreLean(self._lean, self._accepted, dict(self._sketches), self._set.active, self._retry))
+        signatures = {leader: self._signatures[leader] for leader in self._sketches}
+        yield Compute(
+            ScoreLean(self._lean, self._accepted, dict(self._sketches), self._set.active, self._retry, signatures)
+        )
 
     def _scored(self, answers: dict[str, LeanAnswer]) -> Iterator[Command]:
         if self._silent:

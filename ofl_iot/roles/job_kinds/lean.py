@@ -58,6 +58,8 @@ class ScoreLean(LeanJob):
     sketches: dict[str, bytes] = field(repr=False)
     active: tuple[str, ...]
     retry: int
+    signatures: dict[str, bytes] = field(default_factory=dict, repr=False)
+    """Of the sketches, by their leaders."""
 
 
 @dataclass(frozen=True)

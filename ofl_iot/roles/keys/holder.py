@@ -46,11 +46,11 @@ from ofl_iot.roles.transfer import BodyExchange
 
 SHARES = "keeper.shares"
 _RESEND = "keeper.shares.resend"
-_MAX_REQUEST_BYTES = 1 << 30
 _MAX_REQUESTS = 8
 """Decryption requests of one round that a keeper answers: scores and model, each with a few changes of the set."""
 _MAX_LEAN_REQUESTS = 16
 """The same for a lean round, which has four stages."""
+_USED_UP = "the key has shown all it may: several requests were under way at once"
 
 Vector = tuple[tuple[str, int], ...]
 """Contributors and weights."""
@@ -65,8 +65,8 @@ class Bodies(Protocol):
         ...
 
     @property
-    def pin(self) -> tuple[bytes, Vector] | None:
-        """Key and vector that the contributed update is pinned to."""
+    def pin(self) -> Vector | None:
+        """The vector that the contributed update is pinned to."""
         ...
 
 
@@ -206,7 +206,7 @@ class KeyHolder:
         own = self._open_body(key, part.round_no)
         if self._exchange is None or (part.term, part.round_no) > (self._exchange.term, self._exchange.number):
             self._exchange = BodyExchange(
-                part.term, part.round_no, resend_s=self._resend_s, max_bytes=_MAX_REQUEST_BYTES
+                part.term, part.round_no, resend_s=self._resend_s, max_bytes=_most_bytes(key, own)
             )
             self._asked = {}
         receipt, request = self._exchange.take(self._server, part)
@@ -257,17 +257,19 @@ class KeyHolder:
         if event.request not in self._shares:
             summed = tuple(sorted(event.contributors)) if event.rows else ()
             share = StoredShare(self._exchange.term, event.round_no, event.ciphertext, event.share, summed)
-            reason = self._objection(key, share)
+            reason = self._objection(key, share, event.rows)
             if reason:
                 yield ShareWithheld(round_no=event.round_no, reason=reason, asked_by=self._server)
                 return
             yield from self._store(event.request, share, *self._usage.model_answered(key, event.ciphertext, event.rows))
         yield from self._send_share(event.request, now)
 
-    def _objection(self, key: KeyMaterial, share: StoredShare) -> str:
+    def _objection(self, key: KeyMaterial, share: StoredShare, rows: int) -> str:
         """Why a share must not be sent; empty if it may."""
         if self._usage.answered(key, share.ciphertext):
             return "this ciphertext was answered"
+        if rows and not self._usage.may_decrypt(key, rows):
+            return _USED_UP
         sets = {
             each.contributors
             for each in (*self._shares.values(), share)
@@ -301,8 +303,10 @@ class KeyHolder:
             return "it was made for another body than the present one"
         if event.stage == lean.SCORES and self._usage.answered(key, event.mark.hex()):
             return "these scores were answered"
+        if event.stage == lean.SCORES and not self._usage.may_score(key):
+            return _USED_UP
         if event.stage == lean.VOUCH:
-            pinned = self.bodies.pin == (event.key_id, event.vector)
+            pinned = self.bodies.pin == event.vector
             allowed = pinned and self._usage.may_sign(key, event.header, event.mark)
         else:
             contributes = self._me in dict(event.vector)
@@ -333,3 +337,9 @@ class KeyHolder:
         for _, part in self._exchange.due(now):
             yield Publish(Topic(Kind.SHARE, self._me), part)
         yield SetTimer(_RESEND, now + self._resend_s) if self._exchange.pending else CancelTimer(_RESEND)
+
+
+def _most_bytes(key: KeyMaterial, own: OpenBody) -> int:
+    """What a request can take: half of the ciphertexts, scores of pairs, or a sketch and a box of each leader."""
+    leaders = len(key.opened.members)
+    return (1 << 20) + 16 * own.size + (1 << 16) * leaders * (leaders + 4)

@@ -56,15 +56,26 @@ class KeyUsage:
 
     def check_models(self, key: KeyMaterial, rows: int) -> None:
         """Refuse to decrypt a model of so many ciphertexts beyond the budget."""
-        models = self._spent.models if key.key_id == self._key_id else 0
-        if models >= model_requests(rows):
-            raise RefusedError(f"the key of term {key.opened.term} has decrypted {models} models: make another one")
+        if not self.may_decrypt(key, rows):
+            raise RefusedError(
+                f"the key of term {key.opened.term} has decrypted {self._spent.models} models: make another one"
+            )
 
     def check_scores(self, key: KeyMaterial) -> None:
         """Refuse scores of a lean round beyond the budget."""
-        scalars = self._spent.scalars if key.key_id == self._key_id else 0
-        if scalars + exposure(len(key.opened.members), key.opened.threshold) > SCALAR_BUDGET:
-            raise RefusedError(f"the key of term {key.opened.term} has shown {scalars} numbers: make another one")
+        if not self.may_score(key):
+            raise RefusedError(
+                f"the key of term {key.opened.term} has shown {self._spent.scalars} numbers: make another one"
+            )
+
+    def may_decrypt(self, key: KeyMaterial, rows: int) -> bool:
+        """Whether a model of so many ciphertexts is within what is left; asked again before an answer leaves."""
+        return key.key_id != self._key_id or self._spent.models < model_requests(rows)
+
+    def may_score(self, key: KeyMaterial) -> bool:
+        """Whether the scores of a lean round are within what is left; asked again before an answer leaves."""
+        shown = self._spent.scalars if key.key_id == self._key_id else 0
+        return shown + exposure(len(key.opened.members), key.opened.threshold) <= SCALAR_BUDGET
 
     def model_answered(self, key: KeyMaterial, ciphertext: str, rows: int) -> Iterator[StoreOp]:
         """Note a decrypted model, or scores under the set `main`, which have no rows."""

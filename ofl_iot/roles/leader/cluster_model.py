@@ -31,6 +31,7 @@ from ofl_iot.protocol.messages import Member, Settlement
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.roles.block_layout import BlockLayout
 from ofl_iot.roles.events import Vector
+from ofl_iot.roles.leader.pin import Pin
 
 Merged = dict[str, list[int]]
 """Sequence numbers by owner, in the order of merging."""
@@ -70,13 +71,6 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, array_like=True):
     fresh_effort: float = 0.0
     frozen_effort: float = 0.0
     frozen_bounds: bytes = b""
-
-
-class Pin(msgspec.Struct, frozen=True, array_like=True):
-    """The contributors and weights for which the frozen update was signed, and under which key."""
-
-    key_id: bytes
-    vector: tuple[tuple[str, int], ...]
 
 
 class ClusterModel:

@@ -90,8 +90,13 @@ class Contributing:
         """What a lean contribution stands on; None for any other round."""
         if key is None or key.opened.params != LEAN.name:
             return None
-        pinned = cluster.pin.vector if cluster.pin and cluster.pin.key_id == key.key_id else ()
+        pinned = cluster.pin.vector if cluster.pin and cluster.pin.binds(key) else ()
         return LeanGround(cluster.base, opened.bounds, opened.attempt, self._keys.sealing_private, pinned)
+
+    def bound(self, cluster: ClusterModel) -> bool:
+        """Whether the open contribution was signed for, and may be signed under the present key for that alone."""
+        key = self._keys.material
+        return cluster.pin is not None and key is not None and cluster.pin.binds(key)
 
     def open_body(self, cluster: ClusterModel) -> OpenBody | None:
         """The contribution to the open round, from when it is made until a global model ends the round."""

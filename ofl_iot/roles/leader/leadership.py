@@ -11,12 +11,13 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import Assignment, Receipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Persist, Publish
-from ofl_iot.roles.leader.cluster_model import ClusterModel, Pin
+from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
 from ofl_iot.roles.leader.journal import Journal
 from ofl_iot.roles.leader.member_lives import MemberLives
 from ofl_iot.roles.leader.membership import Membership
 from ofl_iot.roles.leader.merging import Merging
+from ofl_iot.roles.leader.pin import Pin
 from ofl_iot.roles.leader.profile import LeaderProfile
 from ofl_iot.roles.leader.waiting_list import WaitingList
 from ofl_iot.roles.reports.base import RowsSetAside

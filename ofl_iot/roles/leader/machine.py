@@ -42,13 +42,14 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.chunk_intake import ChunkIntake
-from ofl_iot.roles.leader.cluster_model import ClusterModel, Pin
+from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.leader.contribution import RESEND, Contributing, Keys
 from ofl_iot.roles.leader.downloads import answer_to, check_pull, pulled_bytes
 from ofl_iot.roles.leader.leadership import STATE, Leadership
 from ofl_iot.roles.leader.merging import Merging
 from ofl_iot.roles.leader.model_reader import FETCH, ModelReader
 from ofl_iot.roles.leader.observation import Observer
+from ofl_iot.roles.leader.pin import Pin
 from ofl_iot.roles.leader.profile import LeaderProfile
 from ofl_iot.roles.refusals import Refusals
 from ofl_iot.roles.reports.leader import (
@@ -56,6 +57,7 @@ from ofl_iot.roles.reports.leader import (
     GlobalModelAdopted,
     LeadershipBegun,
     LeadershipEnded,
+    SignedVectorVoid,
 )
 from ofl_iot.roles.settings import LeaderRules
 from ofl_iot.roles.storage import Put, Stored
@@ -105,10 +107,10 @@ class LeaderMachine:
         return self._contributing.open_body(self.cluster) if self.cluster else None
 
     @property
-    def pin(self) -> tuple[bytes, tuple[tuple[str, int], ...]] | None:
-        """Key and vector for which the contributed update was signed."""
+    def pin(self) -> tuple[tuple[str, int], ...] | None:
+        """The vector for which the contributed update was signed."""
         pin = self.cluster.pin if self.cluster else None
-        return (pin.key_id, pin.vector) if pin else None
+        return pin.vector if pin else None
 
     def _decide(self, event: Event, now: float) -> Iterator[Command]:
         if isinstance(event, Started):
@@ -258,6 +260,8 @@ class LeaderMachine:
         else:
             key = self._contributing.key_for(opened)
             ground = self._contributing.ground_for(opened, key, cluster)
+            if ground and key and cluster.pin and not ground.pinned:
+                yield SignedVectorVoid(round_no=opened.round_no, missing=cluster.pin.missing(key))
             update = cluster.freeze(opened.round_no, opened.bounds if ground else b"")
             self._contributing.unload()
             yield Persist(self._leadership.snapshot_without_body())
@@ -286,7 +290,7 @@ class LeaderMachine:
         own, cluster = self.open_body, self.cluster
         if event.stage != VOUCH or own is None or cluster is None or own.header != event.header:
             return
-        if cluster.pin is None or cluster.pin.key_id != event.key_id:
+        if not self._contributing.bound(cluster):
             cluster.pin = Pin(event.key_id, event.vector)
             yield Persist((Put(STATE, "pin", msgspec.msgpack.encode(cluster.pin)),))
 

@@ -63,6 +63,15 @@ class ContributionFailed(Report, frozen=True):
     reason: str
 
 
+class SignedVectorVoid(Report, frozen=True):
+    """A leader may sign its update for another sum: a contributor of the one before has no share of the new key."""
+
+    phrase: ClassVar[str] = "signed for before, and free for another sum"
+    level: ClassVar[int] = WARNING
+    round_no: int
+    missing: tuple[str, ...]
+
+
 class StoredClusterDropped(Report, frozen=True):
     """A leader found a cluster model in its store that is no longer learnt."""
 

@@ -8,26 +8,29 @@ happened; `_dispatch` tells the handler afterwards.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ofl_iot.errors import ConfigError, TransportError
-from ofl_iot.transport.backoff import Backoff, Outage
-from ofl_iot.transport.connection import Ack, Client, Connection, Message, nothing_to_acknowledge
+from ofl_iot.transport.backoff import Backoff
+from ofl_iot.transport.connection import Client, Connection, Message
 from ofl_iot.transport.echo import SelfPing
+from ofl_iot.transport.failures import Failures
 from ofl_iot.transport.link import Delivery, Link, LinkDown, LinkEvent, LinkHandler, LinkUp
 from ofl_iot.transport.network import is_local, netlink_watch
-from ofl_iot.transport.pending import Outgoing, Pending
+from ofl_iot.transport.pauses import Pauses
+from ofl_iot.transport.pending import Outgoing
+from ofl_iot.transport.receiver import Receiver
 from ofl_iot.transport.requests import Requests
-from ofl_iot.transport.send_queue import SendQueue
+from ofl_iot.transport.sender import Sender
 from ofl_iot.transport.settings import Address, MqttSettings, TlsSettings, Will
-from ofl_iot.transport.sockets import CLOSED_BY_BROKER, explain, open_socket
+from ofl_iot.transport.sockets import explain, open_socket
 from ofl_iot.transport.subscriptions import Subscriptions, checked_topic
+from ofl_iot.transport.waiting import first_of, unless_ended
 
 __all__ = ["MqttLink", "MqttSettings", "TlsSettings", "Will"]
 
@@ -35,18 +38,6 @@ logger = logging.getLogger(__name__)
 
 STEADY_S = 5.0
 """A connection that lasted this long was no accident: the next outage begins with short waits."""
-
-FEED_BYTES = 16 * 1024
-"""What the client has to write at most, give or take a message; the rest waits where it can be withdrawn."""
-
-MAX_WAITING = 10_000
-"""Messages that wait for the client at most."""
-
-NO_NETWORK_PAUSE_S = 2.0
-"""The longest pause while this machine has no network: a contact may last seconds only."""
-
-CALM_S = 0.2
-"""The shortest pause, however often the network changes."""
 
 GRANT_TIMEOUTS = 6
 """So many times `echo_timeout_s` a broker has for granting the subscription to our echoes, where there is another.
@@ -74,29 +65,24 @@ class MqttLink:
         self._federation = federation
         self._client_id = client_id = f"{federation}.{name}" if federation else name
         """The session's id as logs show it, without the secret of `MqttSettings.client_id`."""
-        self._evictions = 0
-        """How often in a row the broker closed a connection that it had accepted."""
+        self._failures = Failures(client_id)
         self._will = will
         self._clock = clock
         settings.context()  # what cannot work is told now and not at the first connection
         self._rng = rng or random.Random()  # noqa: S311 -- jitter
         waits = (settings.backoff_min_s, settings.backoff_max_s, self._rng)
-        self._backoff = Backoff(*waits)
-        self._outage = Outage()
+        self._pauses = Pauses(Backoff(*waits))
         self._subscriptions = Subscriptions(Backoff(*waits))
         if echo_topic is not None:
             self._subscriptions.want(checked_topic(echo_topic), 0)
         self._requests = Requests(self._subscriptions, client_id)
-        self._queue = SendQueue()
-        self._pending = Pending()
-        self._handed_bytes = 0
-        """What the client got since it last had nothing to write."""
-        self._network_changed = asyncio.Event()
-        self._no_network = False
-        """Whether the last attempt failed on this machine, not at the broker."""
+        self._sender = Sender(settings)
         self._inbox: deque[LinkEvent] = deque()
         self._connection: Connection | None = None
         self._echo = SelfPing(echo_topic, settings, clock())
+        self._receiver = Receiver(
+            client_id, self._echo, self._subscriptions, max_bytes=settings.max_packet_bytes, clock=clock
+        )
         self._up_at = 0.0
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping = False
@@ -106,11 +92,8 @@ class MqttLink:
         self._closed_bytes_received = 0
         self.connected = False
         self.tried = False
-        self.last_failure = ""
-        """Why the last connection ended or never began."""
         self.publishes = 0
         self.deliveries = 0
-        self.dropped = 0
         self.connections = 0
         """How often the broker accepted us."""
 
@@ -134,7 +117,9 @@ class MqttLink:
             if (connection := self._connection) is not None and self.connected:
                 await asyncio.wait_for(self._say_goodbye(connection), self._settings.stop_timeout_s)
         except asyncio.TimeoutError:
-            logger.warning("link stopped before all was sent client=%s left=%d", self._client_id, len(self._pending))
+            logger.warning(
+                "link stopped before all was sent client=%s left=%d", self._client_id, self._sender.unsettled
+            )
         finally:
             self._supervisor.cancel()
             await asyncio.wait({self._supervisor})
@@ -168,49 +153,40 @@ class MqttLink:
                 f"a message of {message.size} bytes to {topic} exceeds max_packet_bytes = "
                 f"{self._settings.max_packet_bytes}: send smaller chunks or raise it here and at the broker"
             )
-        if not self.connected or self._stopping or self._connection is None or not self._has_room(message):
+        if not self.connected or self._stopping or self._connection is None or not self._sender.has_room(message):
             return False
-        if message not in self._pending:
-            self._queue.put(message)
+        self._sender.take(message)
         self.publishes += 1
         self._feed()
         return True
 
     def withdraw(self, topic: str) -> None:
         """Drop messages to `topic` that the client does not have yet."""
-        self._queue.withdraw(topic)
+        self._sender.withdraw(topic)
 
     @property
     def rate_bytes_s(self) -> float | None:
         """Bytes a second that leave while data wait; None as long as none had to."""
         return self._connection.client.sock.rate.bytes_s if self._connection else None
 
-    def _has_room(self, message: Outgoing) -> bool:
-        """Whether to take one more; an empty queue takes any."""
-        taken = self._queue.bytes + self._pending.bytes
-        fits = taken + message.size <= self._settings.max_pending_bytes and len(self._queue) < MAX_WAITING
-        return fits or not (len(self._queue) or len(self._pending))
-
     def _feed(self) -> None:
-        """Give the client a little at a time: what it has can be neither reordered nor withdrawn."""
-        connection = self._connection
-        if connection is None or not self.connected or connection.ended.done():
-            return
-        if not connection.client.want_write():
-            self._handed_bytes = 0
-        while len(self._queue) and self._handed_bytes < FEED_BYTES and len(self._pending) < self._settings.max_inflight:
-            message = self._queue.pop()
-            packet = connection.client.send(message)
-            if packet is None:
-                self._queue.put_back([message])
-                return
-            self._pending.add(packet, message)
-            self._handed_bytes += message.size
+        if (connection := self._connection) is not None and self.connected and not connection.ended.done():
+            self._sender.feed(connection.client)
 
     @property
     def alive(self) -> bool:
         """Whether the supervisor that connects again and again still runs, or is yet to be started."""
         return self._supervisor is None or not self._supervisor.done()
+
+    @property
+    def last_failure(self) -> str:
+        """Why the last connection ended or never began."""
+        return self._failures.last
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were not handed on: too large, unreadable or never asked for."""
+        return self._receiver.dropped
 
     @property
     def granted(self) -> frozenset[str]:
@@ -243,55 +219,32 @@ class MqttLink:
         addresses = self._settings.addresses()
         first = turn = self._rng.randrange(len(addresses)) if self._settings.spread else 0
         watch = netlink_watch()
-        watch.listen(self._network_changed.set)
+        watch.listen(self._pauses.network_changed.set)
         try:
             await self._connect_again_and_again(addresses, first, turn)
         finally:
-            watch.forget(self._network_changed.set)
+            watch.forget(self._pauses.network_changed.set)
 
     async def _connect_again_and_again(self, addresses: tuple[Address, ...], first: int, turn: int) -> None:
         while not self._stopping:
-            self._network_changed.clear()
+            self._pauses.network_changed.clear()
             address = addresses[turn % len(addresses)]
             began = self._clock()
             self._given_up = False
-            reason = self._explain_eviction(await self._live(address))
+            reason = await self._live(address)
+            reason = self._failures.explain(reason, connected=self.connected)
             was_connected, steady = self.connected, self._clock() - began >= STEADY_S
             if was_connected:
                 self._note_down(reason)
                 asyncio.get_running_loop().call_soon(self._dispatch)
                 if steady:
-                    self._backoff.reset()
+                    self._pauses.backoff.reset()
             self.tried = True
-            self._complain(address, reason)
+            self._failures.failed(address, reason, self._clock(), expected=self._stopping)
             back = was_connected and steady and not self._given_up and not self._settings.spread
             turn = first if back else turn + 1
             if was_connected or (turn - first) % len(addresses) == 0:
-                await self._pause()
-
-    def _explain_eviction(self, reason: str) -> str:
-        """Name what a broker does not say: it ends a session when another client with the same id connects."""
-        if reason != CLOSED_BY_BROKER or not self.connected:
-            self._evictions = 0
-            return reason
-        self._evictions += 1
-        if self._evictions < 2:
-            return reason
-        return f"{reason} again: another client with this id connected; the id {self._client_id!r} must be unique there"
-
-    def _pause_s(self) -> float:
-        """Seconds until the next attempt: longer and longer for a broker, never long for a network."""
-        if not self._no_network:
-            return self._backoff.next_s()
-        self._backoff.reset()
-        return min(self._backoff.next_s(), NO_NETWORK_PAUSE_S)
-
-    async def _pause(self) -> None:
-        """Wait before the next attempt, or until the network changes."""
-        pause_s = self._pause_s()
-        await asyncio.sleep(min(pause_s, CALM_S))
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._network_changed.wait(), pause_s - CALM_S)
+                await self._pauses.pause()
 
     def _note_down(self, reason: str) -> None:
         self.connected = False
@@ -304,7 +257,7 @@ class MqttLink:
     async def _live(self, address: Address) -> str:
         """One connection from beginning to end; returns why it ended or never began."""
         timeout_s = self._settings.connect_timeout_s
-        self._no_network = False
+        self._pauses.no_network = False
         try:
             tls = self._settings.context()  # a certificate may have been renewed since
             client_id = self._settings.client_id(self._federation, self._name)
@@ -312,7 +265,7 @@ class MqttLink:
         except asyncio.TimeoutError:
             return f"no connection within {timeout_s:g} s"
         except OSError as error:
-            self._no_network = is_local(error)
+            self._pauses.no_network = is_local(error)
             return explain(error)
         except ConfigError as error:
             return str(error)
@@ -324,11 +277,11 @@ class MqttLink:
         self._listen_to(connection)
         try:
             connection.open(address, self._settings.keepalive_s)
-            await _first_of(connection.accepted, connection.ended, timeout_s=timeout_s)
+            await first_of(connection.accepted, connection.ended, timeout_s=timeout_s)
             if not connection.accepted.done():
                 connection.end(f"no answer to CONNECT within {timeout_s:g} s")
             while not connection.ended.done():
-                await _first_of(connection.ended, timeout_s=self._tick_s())
+                await first_of(connection.ended, timeout_s=self._tick_s())
                 self._look_after(connection)
             return connection.ended.result()
         finally:
@@ -373,42 +326,17 @@ class MqttLink:
         self._closed_bytes_received += connection.client.sock.bytes_received
         self._connection = None
 
-    def _complain(self, address: Address, reason: str) -> None:
-        now = self._clock()
-        self.last_failure = reason
-        level = logging.WARNING if self._outage.should_complain(now) and not self._stopping else logging.DEBUG
-        since_s = self._outage.lasted_s(now)
-        logger.log(
-            level,
-            "no link to the broker, trying again client=%s broker=%s reason=%r since_s=%.0f",
-            *(self._client_id, address, reason, since_s),
-        )
-
     async def _say_goodbye(self, connection: Connection) -> None:
         """Wait until everything is settled and, with echoes, passed on; send DISCONNECT and see it leave.
 
         amqtt acknowledges before it passes on, and forgets to pass on once we are gone; it keeps the order,
         so when the last echo is back all else has left.
         """
-        await self._unless_ended(self._drained(), connection)
+        await unless_ended(self._sender.drained(), connection.ended)
         if self._echo.topic in self._subscriptions.granted:
-            await self._unless_ended(self._echo.farewell(connection.client), connection)
+            await unless_ended(self._echo.farewell(connection.client), connection.ended)
         connection.client.disconnect()
-        await _first_of(connection.ended)
-
-    async def _drained(self) -> None:
-        """Wait until nothing is queued or unacknowledged."""
-        while len(self._queue) or len(self._pending):
-            await self._pending.next_settled()
-
-    async def _unless_ended(self, waiting: Coroutine[Any, Any, object], connection: Connection) -> None:
-        """Wait for something, but no longer than the connection lives."""
-        task = asyncio.ensure_future(waiting)
-        try:
-            await _first_of(task, connection.ended)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await first_of(connection.ended)
 
     # ---- what paho reports; called under its locks, so only noted here ----
 
@@ -431,32 +359,13 @@ class MqttLink:
         client.on_unsubscribe = lambda _c, _u, packet, _r, _p: self._requests.cancelled(packet)
 
     def _on_message(self, client: Client, message: Message) -> None:
-        ack = Ack(client, message.mid) if message.qos == 1 else nothing_to_acknowledge
-        self._echo.heard(self._clock())
-        try:
-            topic = message.topic
-        except UnicodeDecodeError:
-            self._drop("unreadable topic", "?", ack)
-            return
-        if self._echo.takes(topic, message.payload):
-            ack()
-        elif len(message.payload) > self._settings.max_packet_bytes:
-            self._drop(f"{len(message.payload)} bytes are too many", topic, ack)
-        elif message.retain and message.qos == 0 and not self._subscriptions.covers(topic):
-            # amqtt sends every retained message to whoever connects.
-            self._drop("never asked for", topic, ack, level=logging.DEBUG)
-        else:
-            self._inbox.append(Delivery(topic, bytes(message.payload), message.retain, ack))
-
-    def _drop(self, why: str, topic: str, ack: Callable[[], None], level: int = logging.WARNING) -> None:
-        self.dropped += 1
-        logger.log(level, "dropped a message client=%s topic=%s reason=%r", self._client_id, topic, why)
-        ack()
+        if (delivery := self._receiver.delivery(client, message)) is not None:
+            self._inbox.append(delivery)
 
     def _on_settled(self, packet: int) -> None:
         written = self._connection.client.sock.bytes_sent if self._connection else 0
         if not self._echo.written(packet, written):
-            self._pending.settle(packet)
+            self._sender.settle(packet)
 
     # ---- outside paho's locks ----
 
@@ -482,7 +391,7 @@ class MqttLink:
         client = self._connection.client
         self.connected = self.tried = True
         self.connections += 1
-        self._outage.over()
+        self._failures.over()
         self._up_at = self._clock()
         self._echo.connected(self._up_at)
         logger.info("link up client=%s session_present=%s", self._client_id, up.session_present)
@@ -491,19 +400,13 @@ class MqttLink:
         elif self._settings.qos == 0:
             self._subscriptions.distrust()  # what was retained while we were away comes only to who asks again
         self._requests.begin_anew(client)
-        self._handed_bytes = 0
-        self._queue.put_back(self._pending.take_unacknowledged())
+        self._sender.begin_anew()
 
 
 def _checked_qos(qos: int) -> int:
     if qos not in (0, 1):
         raise TransportError(f"QoS {qos} is not used here: choose 0 or 1")
     return qos
-
-
-async def _first_of(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-    """Wait for one of the futures or the deadline; cancels none."""
-    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ def disguised(how: str, door: Door, folder: Path, monkeypatch: pytest.MonkeyPatc
 async def refused(link: MqttLink, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture) -> str:
     """What a link says of a broker that does not let it in, however often it tries."""
     heard = recorder()
-    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         link.start(heard)
         await eventually(lambda: caplog.text.count("no link to the broker") >= 3)
         await link.stop()

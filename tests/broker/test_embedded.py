@@ -86,7 +86,11 @@ def test_it_does_not_chatter(linked: Any, caplog: pytest.LogCaptureFixture) -> N
 
     with caplog.at_level(logging.INFO):
         asyncio.run(story())
-    assert {record.name for record in caplog.records} <= {"ofl_broker.embedded", "ofl_iot.transport.mqtt"}
+    assert {record.name for record in caplog.records} <= {
+        "ofl_broker.embedded",
+        "ofl_iot.transport.mqtt",
+        "ofl_iot.transport.failures",
+    }
 
 
 def test_errors_of_other_tasks_still_reach_the_loops_handler() -> None:

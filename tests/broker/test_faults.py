@@ -57,7 +57,7 @@ def test_what_is_acknowledged_just_before_a_goodbye_waits_for_the_senders_return
             async with linked(broker.port, "a") as (a, _):
                 for i in range(50):
                     a.publish("t", b"%d" % i, qos=1)
-            assert not a._pending
+            assert not a._sender.unsettled
             await never(lambda: len(heard.deliveries) == 50)
             async with linked(broker.port, "a"):
                 await eventually(lambda: len(heard.deliveries) == 50)

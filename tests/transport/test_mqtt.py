@@ -99,7 +99,7 @@ def test_stopping_flushes_what_was_handed_over(open_broker: Any, linked: Any, ev
                 await eventually(lambda: "echo/a" in a.granted)
                 for i in range(50):
                     assert a.publish("t", b"%d" % i, qos=1)
-            assert not a._pending
+            assert not a._sender.unsettled
             await eventually(lambda: heard.payloads == [b"%d" % i for i in range(50)])
 
     asyncio.run(story())

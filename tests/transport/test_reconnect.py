@@ -78,7 +78,7 @@ def test_what_was_in_flight_at_a_reset_is_sent_again_in_order(
             proxy.resume()
             await eventually(lambda: len(heard.deliveries) >= 20)
             assert heard.payloads == sent
-            await eventually(lambda: not a._pending)
+            await eventually(lambda: not a._sender.unsettled)
 
     asyncio.run(story())
 
@@ -169,7 +169,7 @@ def test_an_unreachable_broker_is_complained_about_once_a_minute(
         assert "since_s=60" in complaint
         await link.stop()
 
-    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         asyncio.run(story())
 
 
@@ -325,8 +325,8 @@ def test_after_every_address_failed_there_is_a_pause_and_then_all_are_tried_agai
     async def story() -> None:
         waits: list[float] = []
         link = MqttLink(impatient(1, hosts=("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")), "a", rng=random.Random(1))
-        pause = link._backoff.next_s
-        link._backoff.next_s = lambda: waits.append(pause()) or waits[-1]  # type: ignore[func-returns-value]
+        pause = link._pauses.backoff.next_s
+        link._pauses.backoff.next_s = lambda: waits.append(pause()) or waits[-1]  # type: ignore[func-returns-value]
         link.start(recorder())
         await eventually(lambda: len(waits) == 5)
         await link.stop()
@@ -334,7 +334,7 @@ def test_after_every_address_failed_there_is_a_pause_and_then_all_are_tried_agai
         assert "".join(tried).startswith("123" * 5)
         assert len(set(waits)) == 5  # jitter: no two alike
 
-    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         asyncio.run(story())
 
 
@@ -382,7 +382,7 @@ def test_a_host_without_an_answer_does_not_stall_the_loop(
             for filler in fillers:
                 filler.close()
 
-    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         asyncio.run(asyncio.wait_for(story(), 20))
 
 
@@ -412,7 +412,7 @@ def test_a_server_that_does_not_speak_mqtt_is_given_up(
             server.close()
             await server.wait_closed()
 
-    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         asyncio.run(story())
 
 
@@ -463,7 +463,7 @@ def test_a_broker_that_refuses_us_is_asked_again(
         server.close()
         await server.wait_closed()
 
-    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         asyncio.run(story())
 
 
@@ -496,7 +496,7 @@ def test_a_broker_that_sends_rubbish_does_no_harm(
         server.close()
         await server.wait_closed()
 
-    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport.mqtt"):
+    with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         asyncio.run(story())
     assert "unreadable topic" in caplog.text
     assert "subscription refused client=a pattern=t" in caplog.text

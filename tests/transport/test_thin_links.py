@@ -15,8 +15,10 @@ import pytest
 
 from ofl_iot.transport.flow import UNSENT_BYTES
 from ofl_iot.transport.link import Delivery
-from ofl_iot.transport.mqtt import FEED_BYTES, NO_NETWORK_PAUSE_S, MqttLink, MqttSettings
+from ofl_iot.transport.mqtt import MqttLink, MqttSettings
 from ofl_iot.transport.network import is_local
+from ofl_iot.transport.pauses import NO_NETWORK_PAUSE_S
+from ofl_iot.transport.sender import FEED_BYTES
 
 CHUNK = 4096
 MANY = 400
@@ -208,10 +210,10 @@ def test_pauses_stay_short_while_this_machine_has_no_network(eventually: Any, mo
 
         monkeypatch.setattr("ofl_iot.transport.mqtt.open_socket", unreachable)
         link = MqttLink(MqttSettings(port=1, backoff_min_s=600.0, backoff_max_s=600.0), "device")
-        assert link._pause_s() >= 300.0
+        assert link._pauses.next_s() >= 300.0
         link.start(lambda _: None)
         await eventually(lambda: link.tried)
-        assert link._pause_s() <= NO_NETWORK_PAUSE_S
+        assert link._pauses.next_s() <= NO_NETWORK_PAUSE_S
         await link.stop()
 
     asyncio.run(story())

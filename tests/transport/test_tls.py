@@ -112,6 +112,6 @@ def test_a_broker_that_cannot_be_trusted_is_refused(
             assert handler.events == []
             await link.stop()
 
-    with caplog.at_level(logging.WARNING, logger="ofl_iot.transport.mqtt"):
+    with caplog.at_level(logging.WARNING, logger="ofl_iot.transport"):
         asyncio.run(story())
     assert ("CERTIFICATE_VERIFY_FAILED" if ca == "stranger/ca" else "SSL") in caplog.text

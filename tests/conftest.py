@@ -29,7 +29,15 @@ settings.load_profile("steady")
 """Laws are tried on the same examples each time, and take the time they take: the machine may be busy."""
 
 DEADLINE_S = 20.0
+SLOW_TIMEOUT_S = 1800
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests, which have no limit of their own, more time than `timeout` of the settings."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
 
 
 def _sibling(name: str) -> ModuleType:

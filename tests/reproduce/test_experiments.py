@@ -12,7 +12,7 @@ from ofl_iot.errors import ConfigError
 from ofl_research.reproduction import paper
 from ofl_research.reproduction.cells import Cell, Finished
 from ofl_research.reproduction.document import Table, Text, plain_text
-from ofl_research.reproduction.experiments import accuracy, attacks, costs, crypto, privacy, scale
+from ofl_research.reproduction.experiments import accuracy, attacks, bytes_sent, costs, crypto, privacy, scale
 from ofl_research.reproduction.experiments.base import Experiment, Found
 from ofl_research.reproduction.experiments.registry import EXPERIMENTS
 from ofl_research.reproduction.plan import Operations, Point, Result
@@ -193,7 +193,7 @@ def test_counts_of_what_is_simplified_here_get_no_verdict() -> None:
 
 def test_what_devices_send_is_split_by_role_in_a_file_of_its_own() -> None:
     sheet = accuracy.EXPERIMENT.section(Options(), Found(finished)).sheets["table3-bytes"]
-    assert sheet.columns == accuracy.BYTES_COLUMNS
+    assert sheet.columns == bytes_sent.BYTES_COLUMNS
     assert ("mnist", "ofl") in {row[:2] for row in sheet.rows}
     for _, _, total, as_device, as_leader, _, share, seeds in sheet.rows:
         assert as_device == pytest.approx(0.75 * float(str(total)), abs=1)

@@ -68,7 +68,8 @@ ENTROPY = {"ofl_iot.crypto.entropy": {"os"}, "ofl_iot.privacy.noise": {"secrets"
 DATES = {"ofl_iot.identity.dates": {"datetime"}}
 """Dates are values, and certificates are written with them; the clock is not read there."""
 
-HEAVY = {"scipy", "sklearn", "numba", "dp_accounting", "rich", "torch", "torch_geometric", "matplotlib", "psutil"}
+HEAVY = {"scipy", "sklearn", "numba", "dp_accounting", "rich", "torch", "torch_geometric", "matplotlib", "psutil",
+         "starlette", "uvicorn"}  # fmt: skip
 HEAVY_AT_HOME = {
     "ofl_iot.crypto.compiled": {"numba"},
     "ofl_iot.crypto.kernels": {"numba"},
@@ -76,6 +77,8 @@ HEAVY_AT_HOME = {
     "ofl_iot.apps.torch_model": {"torch"},
     "ofl_iot.crypto.lean.kernels": {"numba"},
     "ofl_agents.sim.display": {"rich"},
+    "ofl_agents.dashboard.app": {"starlette"},
+    "ofl_agents.dashboard.server": {"uvicorn"},
     "ofl_research.benches.training_contenders": {"torch"},
     "ofl_research.benches.training_networks": {"torch"},
 }

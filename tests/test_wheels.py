@@ -40,6 +40,7 @@ def test_the_wheel_is_pure_python_for_every_platform(wheel: zipfile.ZipFile) -> 
 def test_the_wheel_holds_the_programs_and_their_units(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     assert {"ofl_iot/py.typed", "ofl_agents/cli.py", "ofl_broker/embedded.py"} <= names
+    assert {"ofl_agents/dashboard/page/index.html", "ofl_agents/dashboard/page/app.js"} <= names
     units = {f"ofl_agents/units/{path.name}" for path in (ROOT / "systemd").glob("ofl-*")}
     assert len(units) == 6
     assert units <= names

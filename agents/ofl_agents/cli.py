@@ -25,6 +25,7 @@ COMMANDS = {
     "decryptor": ("ofl_agents.commands.decryptor", "decrypt with the leaders in the coordinator's place"),
     "ca": ("ofl_agents.commands.ca", "make the federation's certificate authority, or show it"),
     "enroll": ("ofl_agents.commands.enroll", "let parties in by token, renew their certificates, revoke them"),
+    "dashboard": ("ofl_agents.commands.dashboard", "show the fleet in a web page that follows it"),
     "install": ("ofl_agents.commands.install", "put an agent, coordinator, decryptor or broker in place as a service"),
     "doctor": ("ofl_agents.commands.doctor", "check broker, identity, clock, access, disk, versions, keys and budget"),
     "status": ("ofl_agents.commands.status", "how parties on this machine fare, without stopping them"),
@@ -40,7 +41,15 @@ COMMANDS = {
     "bench": ("ofl_research.commands.bench", "measure the opportunistic phase, the cryptography, the detection"),
 }
 RESEARCH = "ofl_research"
-EXTRAS = {"amqtt": "sim", "rich": "sim", "matplotlib": "charts", "torch": "torch", "torch_geometric": "graph"}
+EXTRAS = {
+    "amqtt": "sim",
+    "rich": "sim",
+    "matplotlib": "charts",
+    "torch": "torch",
+    "torch_geometric": "graph",
+    "starlette": "dashboard",
+    "uvicorn": "dashboard",
+}
 """Packages that a base install does not have, and the extra that brings each."""
 EXIT_FAILED, EXIT_USAGE = 1, 2
 NOT_SETTINGS = {"OFL_DATA", "OFL_TOKEN"}

@@ -13,7 +13,7 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from ofl_broker.policy import Party, may_publish, may_receive, may_subscribe
-from ofl_iot.ids import FederationId
+from ofl_iot.ids import OBSERVER, FederationId
 from ofl_iot.protocol.topics import Topics
 
 _ASKED = {Action.PUBLISH: may_publish, Action.SUBSCRIBE: may_subscribe, Action.RECEIVE: may_receive}
@@ -24,13 +24,19 @@ def guard_plugins(federation: FederationId) -> dict[str, dict[str, Any]]:
     return {f"{__name__}.{plugin.__name__}": {"federation": federation} for plugin in (NameGuard, TopicGuard)}
 
 
+def _is_own(client_id: str, federation: str, name: str) -> bool:
+    """Whether a session is of its bearer's name; several that only read may visit at a time."""
+    visiting = name == OBSERVER and client_id.startswith(f"{federation}.{name}.")
+    return visiting or client_id in (name, f"{federation}.{name}")
+
+
 class NameGuard(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
     """Lets in whoever gives one valid name, as user and as client (after the federation), and a will it may publish."""
 
     async def authenticate(self, *, session: Session) -> bool:
         """Whether to accept a CONNECT."""
         name = session.username
-        if not name or not Party.of(name) or session.client_id not in (name, f"{self.config.federation}.{name}"):
+        if not name or not Party.of(name) or not _is_own(session.client_id, self.config.federation, name):
             return False
         topics = Topics(FederationId(self.config.federation))
         return not session.will_flag or may_publish(topics, name, session.will_topic)

@@ -126,6 +126,8 @@ class DeviceView(Base, frozen=True):
     """First eight hex digits of its model's digest."""
     settings_revision: int | None = None
     certificate_ends_s: float | None = None
+    leader: str | None = None
+    """The device that leads its cluster."""
 
 
 class Span(Base, frozen=True):

@@ -42,6 +42,8 @@ class RoundSeconds(Base, frozen=True):
     score: float | None = None
     decrypt: float | None = None
     publish: float | None = None
+    aggregate: float | None = None
+    """From the last contribution to the new model, where the parts of it are not told."""
 
 
 class RoundBytes(Base, frozen=True):

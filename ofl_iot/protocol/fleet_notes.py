@@ -112,6 +112,13 @@ class Vitals(msgspec.Struct, frozen=True, array_like=True, tag="vitals", kw_only
     cpu_load: Share | None = None
     memory_free_mib: Count | None = None
     step_s: Seconds | None = None
+    bytes_up: Count = 0
+    """Bytes that it handed to the network since it started, protocol overhead included."""
+    bytes_down: Count = 0
+    paused_by: Word = ""
+    """The operator whose command keeps it from training, by the serial of its certificate."""
+    settings_revision: Count = 0
+    """Revision of the shared settings that it follows; 0 = none were published."""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal"):

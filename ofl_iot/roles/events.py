@@ -67,6 +67,9 @@ class Measured:
     """The device's resources as they are now."""
 
     telemetry: Telemetry
+    bytes_up: int = field(default=0, compare=False)
+    """Bytes that its link has written to the network so far, protocol overhead included."""
+    bytes_down: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -382,7 +382,9 @@ class LiveParty:
         except Exception:
             log.exception("telemetry could not be read party=%s", self.name)
             return
-        self._put(_Waiting(Measured(telemetry), lambda: life == self._life))
+        link = self._with.link
+        measured = Measured(telemetry, link.bytes_sent, link.bytes_received)
+        self._put(_Waiting(measured, lambda: life == self._life))
 
     async def _in_executor(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._with.executor, work)

@@ -26,12 +26,19 @@ class Client(paho.Client):
     """paho's client for one connection, on a socket that is already connected."""
 
     def __init__(
-        self, client_id: str, name: str, settings: MqttSettings, will: Will | None, sock: CountedSocket
+        self,
+        client_id: str,
+        name: str,
+        settings: MqttSettings,
+        will: Will | None,
+        sock: CountedSocket,
+        *,
+        clean: bool = False,
     ) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
-            clean_session=False,
+            clean_session=clean,
             protocol=paho.MQTTv311,
             reconnect_on_failure=False,
             manual_ack=True,

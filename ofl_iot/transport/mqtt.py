@@ -57,13 +57,16 @@ class MqttLink:
         *,
         federation: str = "",
         echo_topic: str | None = None,
+        visitor: str = "",
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
+        """Make a link; a `visitor` leaves no session behind, and others of its name may visit under another word."""
         self._settings = settings
         self._name = name
         self._federation = federation
-        self._client_id = client_id = f"{federation}.{name}" if federation else name
+        self._visitor = visitor
+        self._client_id = client_id = ".".join(filter(None, (federation, name, visitor)))
         """The session's id as logs show it, without the secret of `MqttSettings.client_id`."""
         self._failures = Failures(client_id)
         self._will = will
@@ -260,7 +263,7 @@ class MqttLink:
         self._pauses.no_network = False
         try:
             tls = self._settings.context()  # a certificate may have been renewed since
-            client_id = self._settings.client_id(self._federation, self._name)
+            client_id = ".".join(filter(None, (self._settings.client_id(self._federation, self._name), self._visitor)))
             sock = await asyncio.wait_for(open_socket(address, tls), timeout_s)
         except asyncio.TimeoutError:
             return f"no connection within {timeout_s:g} s"
@@ -272,7 +275,7 @@ class MqttLink:
         if self._stopping:  # wait_for may finish although it was cancelled
             sock.close()
             return "stopped"
-        client = Client(client_id, self._name, self._settings, self._will, sock)
+        client = Client(client_id, self._name, self._settings, self._will, sock, clean=bool(self._visitor))
         self._connection = connection = Connection(client, self._dispatch)
         self._listen_to(connection)
         try:

@@ -179,7 +179,7 @@ class DeviceMachine:
             case TimerFired():
                 yield from self._timer(event.name, now)
             case Measured():
-                yield from self._report.measured(event.telemetry, now)
+                yield from self._report.measured(event, now)
                 yield from self._training.advance(now)  # it may have cooled down
             case SealingKeyMade():
                 self.presence.sealing_key, self.presence.certificate = event.public, event.certificate

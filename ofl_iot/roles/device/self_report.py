@@ -11,7 +11,6 @@ import msgspec
 
 from ofl_iot.opportunity.plan import Plan
 from ofl_iot.protocol.fleet_notes import Vitals
-from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish
 from ofl_iot.roles.device.local_model import LocalModel
@@ -22,6 +21,7 @@ from ofl_iot.roles.device.profile import DeviceProfile
 from ofl_iot.roles.device.resources import ResourceRules, Resources
 from ofl_iot.roles.device.training import Training
 from ofl_iot.roles.device.upload import Upload
+from ofl_iot.roles.events import Measured
 from ofl_iot.roles.reports.device import ExchangeLimited
 
 SPENT, LEDGER_LOST, NO_DATA, USER_CODE, OUTBOX = "spent", "ledger-lost", "no-data", "user-code", "outbox"
@@ -49,6 +49,9 @@ class SelfReport:
         self._guard, self._data, self._model = guard, data, model
         self._told: str | None = None
         """What held the device back when observers were last told; None: they are to be told anew."""
+        self._told_progress: tuple[object, ...] = ()
+        self._traffic = (0, 0)
+        """Bytes up and down since the process began, as the last measurement told."""
 
     @property
     def contact_plan(self) -> Plan:
@@ -79,8 +82,10 @@ class SelfReport:
         if self._activity.linked and self.held_back != self._told:
             yield self._announced()
 
-    def measured(self, telemetry: Telemetry, now: float) -> Iterator[Command]:
-        """Report resources when they changed enough."""
+    def measured(self, event: Measured, now: float) -> Iterator[Command]:
+        """Report resources when they changed enough; tell observers of progress, too."""
+        self._traffic = (event.bytes_up, event.bytes_down)
+        telemetry = event.telemetry
         known = msgspec.structs.replace(
             telemetry,
             samples=self._data.announced,
@@ -96,9 +101,16 @@ class SelfReport:
         if self._activity.linked and self._resources.worth_sending(report, now):
             yield Publish(Topic(Kind.TELEMETRY, self._profile.device), report, qos=0)
             yield self._announced()
+        elif self._activity.linked and self._progress() != self._told_progress:
+            yield self._announced()
+
+    def _progress(self) -> tuple[object, ...]:
+        """What an observer would like to know of at the next measurement, though no resource changed."""
+        outbox = self._upload.outbox
+        return (outbox.next_seq, len(outbox.unsettled), self._model.round_no, round(self._guard.left, 2))
 
     def _announced(self) -> Publish:
-        self._told = self.held_back
+        self._told, self._told_progress = self.held_back, self._progress()
         return Publish(Topic(Kind.VITALS, self._profile.device), self.vitals(), retain=True)
 
     def _payable(self) -> float:
@@ -132,6 +144,8 @@ class SelfReport:
             cpu_load=measured.cpu_load if measured else None,
             memory_free_mib=measured.memory_free_mib if measured else None,
             step_s=measured.step_s if measured else None,
+            bytes_up=self._traffic[0],
+            bytes_down=self._traffic[1],
         )
 
 

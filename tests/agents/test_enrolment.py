@@ -369,9 +369,6 @@ def test_a_revocation_list_of_more_than_a_mebibyte_is_fetched(service: Running, 
     assert fetch_crl(enrolled) == listed
 
 
-def test_a_port_that_is_taken_is_told(service: Running, tmp_path: Path) -> None:
-    async def story() -> None:
-        with pytest.raises(ConfigError, match="cannot listen"):
-            await EnrolmentService(service.ca, *service.address).__aenter__()
-
-    asyncio.run(story())
+async def test_a_port_that_is_taken_is_told(service: Running, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot listen"):
+        await EnrolmentService(service.ca, *service.address).__aenter__()

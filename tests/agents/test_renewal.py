@@ -119,7 +119,7 @@ def test_a_copy_is_left_to_whoever_keeps_the_original_who_is_reminded(
     assert "certificate is overdue: run `ofl enroll renew`" in caplog.text
 
 
-def test_an_agent_renews_by_itself_although_its_broker_is_away(
+async def test_an_agent_renews_by_itself_although_its_broker_is_away(
     service: Running, tmp_path: Path, free_port: int
 ) -> None:
     folder = tmp_path / "truck"
@@ -128,13 +128,10 @@ def test_an_agent_renews_by_itself_although_its_broker_is_away(
     settings = ["--set", f"mqtt.identity={folder}", "--set", f"mqtt.port={free_port}"]
     agent = OflProcess([*arguments, *settings], tmp_path / "log")
 
-    async def story() -> None:
-        await agent.start()
-        try:
-            await until(lambda: IdentityFolder(folder).load().credential.serial != first.credential.serial)
-        finally:
-            agent.kill(signal.SIGTERM)
-            assert await agent.ended() == 0, agent.output
-        assert "Traceback" not in agent.output
-
-    asyncio.run(story())
+    await agent.start()
+    try:
+        await until(lambda: IdentityFolder(folder).load().credential.serial != first.credential.serial)
+    finally:
+        agent.kill(signal.SIGTERM)
+        assert await agent.ended() == 0, agent.output
+    assert "Traceback" not in agent.output

@@ -18,35 +18,29 @@ from ofl_broker.program import main, serve
 from ofl_iot.errors import ConfigError
 
 
-def test_it_leaves_no_task_behind(linked: Any, eventually: Any) -> None:
-    async def story() -> None:
-        async with EmbeddedBroker() as broker:
-            assert broker.port > 0
-            stray_reader, stray_writer = await asyncio.open_connection("127.0.0.1", broker.port)
-            async with linked(broker.port, "a", "t/#") as (a, heard):
-                for i in range(20):
-                    a.publish(f"t/{i}", b"x", qos=1, retain=True)
-                await eventually(lambda: len(heard.deliveries) == 20)
-                heard.acknowledging = False
-                a.publish("t/unacknowledged", b"x", qos=1)
-                await eventually(lambda: len(heard.deliveries) == 21)
-                await broker.__aexit__(None, None, None)
-                await eventually(lambda: heard.downs)
-            assert await stray_reader.read() == b""
-            stray_writer.close()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(story())
+async def test_it_leaves_no_task_behind(linked: Any, eventually: Any) -> None:
+    async with EmbeddedBroker() as broker:
+        assert broker.port > 0
+        stray_reader, stray_writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        async with linked(broker.port, "a", "t/#") as (a, heard):
+            for i in range(20):
+                a.publish(f"t/{i}", b"x", qos=1, retain=True)
+            await eventually(lambda: len(heard.deliveries) == 20)
+            heard.acknowledging = False
+            a.publish("t/unacknowledged", b"x", qos=1)
+            await eventually(lambda: len(heard.deliveries) == 21)
+            await broker.__aexit__(None, None, None)
+            await eventually(lambda: heard.downs)
+        assert await stray_reader.read() == b""
+        stray_writer.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_a_port_in_use_is_named() -> None:
-    async def story() -> None:
-        async with EmbeddedBroker() as broker:
-            with pytest.raises(ConfigError, match=rf"port {broker.port} on 127.0.0.1 is in use"):
-                async with EmbeddedBroker(f"127.0.0.1:{broker.port}"):
-                    pass
-
-    asyncio.run(story())
+async def test_a_port_in_use_is_named() -> None:
+    async with EmbeddedBroker() as broker:
+        with pytest.raises(ConfigError, match=rf"port {broker.port} on 127.0.0.1 is in use"):
+            async with EmbeddedBroker(f"127.0.0.1:{broker.port}"):
+                pass
 
 
 @pytest.mark.parametrize("bind", ["1883", "127.0.0.1", "127.0.0.1:", "127.0.0.1:mqtt", ":1883"])
@@ -55,37 +49,28 @@ def test_a_bind_that_means_nothing_is_refused(bind: str) -> None:
         EmbeddedBroker(bind)
 
 
-def test_a_foreign_address_is_refused() -> None:
-    async def story() -> None:
-        with pytest.raises(ConfigError, match="choose an address of this machine"):
-            async with EmbeddedBroker("192.0.2.1:0"):
-                pass
-
-    asyncio.run(story())
+async def test_a_foreign_address_is_refused() -> None:
+    with pytest.raises(ConfigError, match="choose an address of this machine"):
+        async with EmbeddedBroker("192.0.2.1:0"):
+            pass
 
 
-def test_clients_need_a_user_name(eventually: Any) -> None:
+async def test_clients_need_a_user_name(eventually: Any) -> None:
     """Ours always send one; amqtt keeps nothing for absent anonymous clients."""
 
-    async def story() -> None:
-        async with EmbeddedBroker() as broker:
-            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-            writer.write(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a")
-            assert await asyncio.wait_for(reader.read(4), 5) == b"\x20\x02\x00\x05"  # CONNACK: not authorised
-            writer.close()
-
-    asyncio.run(story())
+    async with EmbeddedBroker() as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        writer.write(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a")
+        assert await asyncio.wait_for(reader.read(4), 5) == b"\x20\x02\x00\x05"  # CONNACK: not authorised
+        writer.close()
 
 
-def test_it_does_not_chatter(linked: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
+async def test_it_does_not_chatter(linked: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
         async with EmbeddedBroker() as broker, linked(broker.port, "a", "t"):
             _, writer = await asyncio.open_connection("127.0.0.1", broker.port)
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             writer.close()
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(story())
     assert {record.name for record in caplog.records} <= {
         "ofl_broker.embedded",
         "ofl_iot.transport.mqtt",
@@ -93,7 +78,7 @@ def test_it_does_not_chatter(linked: Any, caplog: pytest.LogCaptureFixture) -> N
     }
 
 
-def test_errors_of_other_tasks_still_reach_the_loops_handler() -> None:
+async def test_errors_of_other_tasks_still_reach_the_loops_handler() -> None:
     async def story() -> list[Any]:
         seen: list[Any] = []
         loop = asyncio.get_running_loop()
@@ -103,18 +88,15 @@ def test_errors_of_other_tasks_still_reach_the_loops_handler() -> None:
         loop.call_exception_handler({"message": "after"})
         return seen
 
-    assert asyncio.run(story()) == ["ours", "after"]
+    assert await story() == ["ours", "after"]
 
 
-def test_serving_ends_when_told(free_port: int, linked: Any) -> None:
-    async def story() -> None:
-        stop = asyncio.Event()
-        serving = asyncio.create_task(serve("127.0.0.1", free_port, stop))
-        async with linked(free_port, "a"):
-            stop.set()
-            await asyncio.wait_for(serving, 5)
-
-    asyncio.run(story())
+async def test_serving_ends_when_told(free_port: int, linked: Any) -> None:
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve("127.0.0.1", free_port, stop))
+    async with linked(free_port, "a"):
+        stop.set()
+        await asyncio.wait_for(serving, 5)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -30,130 +30,112 @@ def never(eventually: Any) -> Any:
     return wait
 
 
-def test_a_delivery_in_flight_is_lost_when_its_receiver_reconnects(linked: Any, eventually: Any, never: Any) -> None:
+async def test_a_delivery_in_flight_is_lost_when_its_receiver_reconnects(
+    linked: Any, eventually: Any, never: Any
+) -> None:
     """MQTT wants it redelivered. Hence: a receipt, not PUBACK, ends a chunk's stay in the outbox."""
 
-    async def story() -> None:
-        async with EmbeddedBroker() as broker, linked(broker.port, "a") as (a, _):
-            async with linked(broker.port, "b", "t") as (_, first):
-                first.acknowledging = False
-                a.publish("t", b"precious", qos=1)
-                await eventually(lambda: first.deliveries)
-            async with linked(broker.port, "b") as (_, second):
-                assert second.ups == [LinkUp(session_present=True)]
-                await never(lambda: second.deliveries)
-
-    asyncio.run(story())
+    async with EmbeddedBroker() as broker, linked(broker.port, "a") as (a, _):
+        async with linked(broker.port, "b", "t") as (_, first):
+            first.acknowledging = False
+            a.publish("t", b"precious", qos=1)
+            await eventually(lambda: first.deliveries)
+        async with linked(broker.port, "b") as (_, second):
+            assert second.ups == [LinkUp(session_present=True)]
+            await never(lambda: second.deliveries)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio's older scheduling hides it")
-def test_what_is_acknowledged_just_before_a_goodbye_waits_for_the_senders_return(
+async def test_what_is_acknowledged_just_before_a_goodbye_waits_for_the_senders_return(
     linked: Any, eventually: Any, never: Any
 ) -> None:
     """PUBACK does not mean passed on. Hence: receipts, and a last echo before a link's goodbye."""
 
-    async def story() -> None:
-        async with EmbeddedBroker() as broker, linked(broker.port, "b", "t") as (_, heard):
-            async with linked(broker.port, "a") as (a, _):
-                for i in range(50):
-                    a.publish("t", b"%d" % i, qos=1)
-            assert not a._sender.unsettled
-            await never(lambda: len(heard.deliveries) == 50)
-            async with linked(broker.port, "a"):
-                await eventually(lambda: len(heard.deliveries) == 50)
-
-    asyncio.run(story())
+    async with EmbeddedBroker() as broker, linked(broker.port, "b", "t") as (_, heard):
+        async with linked(broker.port, "a") as (a, _):
+            for i in range(50):
+                a.publish("t", b"%d" % i, qos=1)
+        assert not a._sender.unsettled
+        await never(lambda: len(heard.deliveries) == 50)
+        async with linked(broker.port, "a"):
+            await eventually(lambda: len(heard.deliveries) == 50)
 
 
-def test_keep_alive_is_not_enforced_so_a_vanished_client_gets_no_will(linked: Any, never: Any, tcp_proxy: Any) -> None:
+async def test_keep_alive_is_not_enforced_so_a_vanished_client_gets_no_will(
+    linked: Any, never: Any, tcp_proxy: Any
+) -> None:
     """MQTT wants the will after 1.5 keep-alives. Hence: presence is also a heartbeat time-out."""
 
-    async def story() -> None:
-        async with (
-            EmbeddedBroker() as broker,
-            linked(broker.port, "b", "gone/#") as (_, heard),
-            tcp_proxy(broker.port) as proxy,
-            linked(proxy.port, "a", will=Will("gone/a", b"x"), keepalive_s=1),
-        ):
-            proxy.refuse()
-            proxy.half_open("server")
-            await never(lambda: heard.deliveries, for_s=2.0)
-
-    asyncio.run(story())
+    async with (
+        EmbeddedBroker() as broker,
+        linked(broker.port, "b", "gone/#") as (_, heard),
+        tcp_proxy(broker.port) as proxy,
+        linked(proxy.port, "a", will=Will("gone/a", b"x"), keepalive_s=1),
+    ):
+        proxy.refuse()
+        proxy.half_open("server")
+        await never(lambda: heard.deliveries, for_s=2.0)
 
 
-def test_a_takeover_leaves_the_new_connection_deaf(linked: Any, eventually: Any, never: Any, tcp_proxy: Any) -> None:
+async def test_a_takeover_leaves_the_new_connection_deaf(
+    linked: Any, eventually: Any, never: Any, tcp_proxy: Any
+) -> None:
     """The broker marks the session as gone when the old connection ends. Hence: the self-ping."""
 
-    async def story() -> None:
-        async with (
-            EmbeddedBroker() as broker,
-            linked(broker.port, "b") as (b, _),
-            tcp_proxy(broker.port) as proxy,
-            linked(proxy.port, "a", "t") as (a, heard),
-        ):
-            proxy.half_open("server")  # the client reconnects while the broker still holds the old connection
-            await eventually(lambda: a.connections == 2 and a.connected)
-            await never(lambda: b.publish("t", b"x", qos=1) and heard.deliveries)
-
-    asyncio.run(story())
+    async with (
+        EmbeddedBroker() as broker,
+        linked(broker.port, "b") as (b, _),
+        tcp_proxy(broker.port) as proxy,
+        linked(proxy.port, "a", "t") as (a, heard),
+    ):
+        proxy.half_open("server")  # the client reconnects while the broker still holds the old connection
+        await eventually(lambda: a.connections == 2 and a.connected)
+        await never(lambda: b.publish("t", b"x", qos=1) and heard.deliveries)
 
 
-def test_a_link_with_echoes_recovers_from_the_deafness(linked: Any, eventually: Any, tcp_proxy: Any) -> None:
-    async def story() -> None:
-        async with (
-            EmbeddedBroker() as broker,
-            linked(broker.port, "b") as (b, _),
-            tcp_proxy(broker.port) as proxy,
-            linked(proxy.port, "a", "t", echo_topic="echo/a", echo_interval_s=0.05, echo_timeout_s=0.1) as (a, heard),
-        ):
-            proxy.half_open("server")
-            await eventually(lambda: any("deaf" in down.reason for down in heard.downs))
-            await eventually(lambda: a.connected and "t" in a.granted)
-            await eventually(lambda: b.publish("t", b"x", qos=1) and heard.deliveries)
-
-    asyncio.run(story())
+async def test_a_link_with_echoes_recovers_from_the_deafness(linked: Any, eventually: Any, tcp_proxy: Any) -> None:
+    async with (
+        EmbeddedBroker() as broker,
+        linked(broker.port, "b") as (b, _),
+        tcp_proxy(broker.port) as proxy,
+        linked(proxy.port, "a", "t", echo_topic="echo/a", echo_interval_s=0.05, echo_timeout_s=0.1) as (a, heard),
+    ):
+        proxy.half_open("server")
+        await eventually(lambda: any("deaf" in down.reason for down in heard.downs))
+        await eventually(lambda: a.connected and "t" in a.granted)
+        await eventually(lambda: b.publish("t", b"x", qos=1) and heard.deliveries)
 
 
-def test_retained_messages_reach_clients_that_never_asked(linked: Any, eventually: Any) -> None:
+async def test_retained_messages_reach_clients_that_never_asked(linked: Any, eventually: Any) -> None:
     """The link drops them; the layers above check every topic anyway."""
 
-    async def story() -> None:
-        async with EmbeddedBroker() as broker, linked(broker.port, "a", "t") as (a, heard):
-            a.publish("t", b"kept", qos=1, retain=True)
-            await eventually(lambda: heard.deliveries)
-            async with linked(broker.port, "b", "u") as (b, other):
-                await eventually(lambda: b.dropped == 1)
-                assert other.deliveries == []
-
-    asyncio.run(story())
+    async with EmbeddedBroker() as broker, linked(broker.port, "a", "t") as (a, heard):
+        a.publish("t", b"kept", qos=1, retain=True)
+        await eventually(lambda: heard.deliveries)
+        async with linked(broker.port, "b", "u") as (b, other):
+            await eventually(lambda: b.dropped == 1)
+            assert other.deliveries == []
 
 
-def test_what_was_kept_for_an_absent_client_is_flagged_as_retained(linked: Any, eventually: Any) -> None:
+async def test_what_was_kept_for_an_absent_client_is_flagged_as_retained(linked: Any, eventually: Any) -> None:
     """Hence: no rule may tell old from new by the retained flag; terms and sequences do."""
 
-    async def story() -> None:
-        async with EmbeddedBroker() as broker, linked(broker.port, "a") as (a, _):
-            async with linked(broker.port, "b", "t"):
-                pass
-            a.publish("t", b"while away", qos=1)
-            async with linked(broker.port, "b") as (_, heard):
-                await eventually(lambda: heard.deliveries)
-                assert heard.payloads == [b"while away"]
-                assert heard.deliveries[0].retained
-
-    asyncio.run(story())
+    async with EmbeddedBroker() as broker, linked(broker.port, "a") as (a, _):
+        async with linked(broker.port, "b", "t"):
+            pass
+        a.publish("t", b"while away", qos=1)
+        async with linked(broker.port, "b") as (_, heard):
+            await eventually(lambda: heard.deliveries)
+            assert heard.payloads == [b"while away"]
+            assert heard.deliveries[0].retained
 
 
-def test_a_connect_of_mqtt_5_gets_no_answer() -> None:
+async def test_a_connect_of_mqtt_5_gets_no_answer() -> None:
     """Hence: MQTT 3.1.1."""
 
-    async def story() -> None:
-        async with EmbeddedBroker() as broker:
-            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-            writer.write(b"\x10\x11\x00\x04MQTT\x05\x82\x00\x3c\x00\x00\x01a\x00\x01a")
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(reader.read(1), NEVER_S)
-            writer.close()
-
-    asyncio.run(story())
+    async with EmbeddedBroker() as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        writer.write(b"\x10\x11\x00\x04MQTT\x05\x82\x00\x3c\x00\x00\x01a\x00\x01a")
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(reader.read(1), NEVER_S)
+        writer.close()

@@ -96,133 +96,112 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 @pytest.mark.parametrize("name", PARTIES)
-def test_everything_a_party_may_publish_gets_through_and_nothing_else(name: str, site: Site, hands: Any) -> None:
-    async def story() -> None:
-        async with site.open():
-            assert await published_by(name, site.doors, *hands) == may_be_published_by(name)
-
-    asyncio.run(story())
+async def test_everything_a_party_may_publish_gets_through_and_nothing_else(name: str, site: Site, hands: Any) -> None:
+    async with site.open():
+        assert await published_by(name, site.doors, *hands) == may_be_published_by(name)
 
 
 @pytest.mark.parametrize("name", PARTIES)
-def test_everything_a_party_may_read_reaches_it_and_nothing_else(name: str, site: Site, hands: Any) -> None:
-    async def story() -> None:
-        async with site.open():
-            assert await received_by(name, site.doors, *hands) == may_be_received_by(name)
-
-    asyncio.run(story())
+async def test_everything_a_party_may_read_reaches_it_and_nothing_else(name: str, site: Site, hands: Any) -> None:
+    async with site.open():
+        assert await received_by(name, site.doors, *hands) == may_be_received_by(name)
 
 
 @pytest.mark.parametrize("outsider", ["revoked", "late", "stranger", "without certificate", "old protocol"])
-def test_an_outsider_is_not_let_in(
+async def test_an_outsider_is_not_let_in(
     outsider: str, site: Site, hands: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearer = outsider if outsider in ("revoked", "late") else DEVICE
     door = disguised(outsider, site.door(bearer), site.folder, monkeypatch)
 
-    async def story() -> None:
-        async with site.open():
-            await refused(MqttLink(door.settings(), DEVICE), *hands, caplog)
-
-    asyncio.run(story())
+    async with site.open():
+        await refused(MqttLink(door.settings(), DEVICE), *hands, caplog)
 
 
 @pytest.mark.parametrize("file", ["wild", "plus"])
-def test_a_name_that_is_a_wildcard_opens_nothing(file: str, site: Site, hands: Any) -> None:
+async def test_a_name_that_is_a_wildcard_opens_nothing(file: str, site: Site, hands: Any) -> None:
     """The CA signs no such name; the broker would not fall for it either."""
     recorder, eventually = hands
 
-    async def story() -> None:
-        link, heard = MqttLink(site.door(file).settings(), "anyone"), recorder()
-        for pattern in whole_pattern_tree():
-            link.subscribe(pattern, 1)
-        async with (
-            site.open(),
-            present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
-        ):
-            await eventually(lambda: watcher.granted)
-            link.start(heard)
-            await eventually(lambda: heard.events)
-            for topic in whole_tree():
-                link.publish(topic, b"mine", qos=1)
-                assert watcher.publish(topic, b"theirs", qos=1)
-            await eventually(lambda: len({delivery.topic for delivery in seen.deliveries}) == len(whole_tree()))
-            await link.stop()
-            assert set(seen.payloads) == {b"theirs"}
-            assert not heard.deliveries
-
-    asyncio.run(story())
+    link, heard = MqttLink(site.door(file).settings(), "anyone"), recorder()
+    for pattern in whole_pattern_tree():
+        link.subscribe(pattern, 1)
+    async with (
+        site.open(),
+        present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+    ):
+        await eventually(lambda: watcher.granted)
+        link.start(heard)
+        await eventually(lambda: heard.events)
+        for topic in whole_tree():
+            link.publish(topic, b"mine", qos=1)
+            assert watcher.publish(topic, b"theirs", qos=1)
+        await eventually(lambda: len({delivery.topic for delivery in seen.deliveries}) == len(whole_tree()))
+        await link.stop()
+        assert set(seen.payloads) == {b"theirs"}
+        assert not heard.deliveries
 
 
-def test_a_certificate_counts_whatever_name_its_bearer_gives(site: Site, hands: Any) -> None:
+async def test_a_certificate_counts_whatever_name_its_bearer_gives(site: Site, hands: Any) -> None:
     """A device that calls itself the other leader is itself, and takes nobody's session."""
     _, eventually = hands
 
-    async def story() -> None:
-        async with (
-            site.open(),
-            present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
-            present(site.doors[LEADER], LEADER, *hands) as (leader, told),
-            present(site.doors[DEVICE], LEADER, *hands) as (impostor, _),
-        ):
-            await eventually(lambda: watcher.granted)
-            assert impostor.publish(echo_of(LEADER), b"stolen", qos=1)
-            assert impostor.publish(echo_of(DEVICE), b"mine", qos=1)
-            await eventually(lambda: b"mine" in seen.payloads)
-            assert leader.publish(echo_of(LEADER), b"still here", qos=1)
-            await eventually(lambda: b"still here" in seen.payloads)
-            assert b"stolen" not in seen.payloads
-            assert not told.downs
-
-    asyncio.run(story())
+    async with (
+        site.open(),
+        present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+        present(site.doors[LEADER], LEADER, *hands) as (leader, told),
+        present(site.doors[DEVICE], LEADER, *hands) as (impostor, _),
+    ):
+        await eventually(lambda: watcher.granted)
+        assert impostor.publish(echo_of(LEADER), b"stolen", qos=1)
+        assert impostor.publish(echo_of(DEVICE), b"mine", qos=1)
+        await eventually(lambda: b"mine" in seen.payloads)
+        assert leader.publish(echo_of(LEADER), b"still here", qos=1)
+        await eventually(lambda: b"still here" in seen.payloads)
+        assert b"stolen" not in seen.payloads
+        assert not told.downs
 
 
-def test_a_last_will_is_no_way_around_the_rules(site: Site, hands: Any, tcp_proxy: Any) -> None:
+async def test_a_last_will_is_no_way_around_the_rules(site: Site, hands: Any, tcp_proxy: Any) -> None:
     recorder, eventually = hands
 
-    async def story() -> None:
-        async with (
-            site.open(),
-            tcp_proxy(site.port) as proxy,
-            present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
-        ):
-            await eventually(lambda: watcher.granted)
-            status = {name: TOPICS.build(Topic(Kind.STATUS, name)) for name in (DEVICE, LEADER)}
-            for victim in (LEADER, DEVICE):  # the forbidden one first, the allowed one as the end of the wait
-                settings = Door(proxy.port, site.doors[DEVICE].tls).settings()
-                link, heard = MqttLink(settings, DEVICE, Will(status[victim], b"gone")), recorder()
-                link.start(heard)
-                await eventually(lambda heard=heard: heard.ups)
-                proxy.reset()
-                await eventually(lambda heard=heard: len(heard.ups) == 2)
-                await link.stop()
-            await eventually(lambda: any(each.topic == status[DEVICE] for each in seen.deliveries))
-            assert {each.topic for each in seen.deliveries} == {status[DEVICE]}
-
-    asyncio.run(story())
+    async with (
+        site.open(),
+        tcp_proxy(site.port) as proxy,
+        present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+    ):
+        await eventually(lambda: watcher.granted)
+        status = {name: TOPICS.build(Topic(Kind.STATUS, name)) for name in (DEVICE, LEADER)}
+        for victim in (LEADER, DEVICE):  # the forbidden one first, the allowed one as the end of the wait
+            settings = Door(proxy.port, site.doors[DEVICE].tls).settings()
+            link, heard = MqttLink(settings, DEVICE, Will(status[victim], b"gone")), recorder()
+            link.start(heard)
+            await eventually(lambda heard=heard: heard.ups)
+            proxy.reset()
+            await eventually(lambda heard=heard: len(heard.ups) == 2)
+            await link.stop()
+        await eventually(lambda: any(each.topic == status[DEVICE] for each in seen.deliveries))
+        assert {each.topic for each in seen.deliveries} == {status[DEVICE]}
 
 
-def test_sessions_and_retained_messages_survive_a_restart_of_the_broker(site: Site, hands: Any) -> None:
+async def test_sessions_and_retained_messages_survive_a_restart_of_the_broker(site: Site, hands: Any) -> None:
     _, eventually = hands
     assignment = TOPICS.build(Topic(Kind.ASSIGNMENT, COORDINATOR, DEVICE))
     receipt = TOPICS.build(Topic(Kind.RECEIPT, COORDINATOR, DEVICE))
 
-    async def story() -> None:
-        async with site.open():
-            async with present(site.doors[DEVICE], DEVICE, *hands, (receipt,)) as (device, _):
-                await eventually(lambda: device.granted)
-            async with present(site.doors[COORDINATOR], COORDINATOR, *hands) as (coordinator, _):
-                assert coordinator.publish(assignment, b"lead", qos=1, retain=True)
-                assert coordinator.publish(receipt, b"while you were away", qos=1)
-        async with site.open(), present(site.doors[DEVICE], DEVICE, *hands) as (device, heard):
-            assert heard.ups[0].session_present
-            device.subscribe(assignment, 1)
-            await eventually(lambda: heard.payloads == [b"while you were away", b"lead"])
-
-    asyncio.run(story())
+    async with site.open():
+        async with present(site.doors[DEVICE], DEVICE, *hands, (receipt,)) as (device, _):
+            await eventually(lambda: device.granted)
+        async with present(site.doors[COORDINATOR], COORDINATOR, *hands) as (coordinator, _):
+            assert coordinator.publish(assignment, b"lead", qos=1, retain=True)
+            assert coordinator.publish(receipt, b"while you were away", qos=1)
+    async with site.open(), present(site.doors[DEVICE], DEVICE, *hands) as (device, heard):
+        assert heard.ups[0].session_present
+        device.subscribe(assignment, 1)
+        await eventually(lambda: heard.payloads == [b"while you were away", b"lead"])
 
 
-def test_a_member_that_fills_the_broker_is_thrown_out_and_the_others_go_on(site: Site, hands: Any) -> None:
+async def test_a_member_that_fills_the_broker_is_thrown_out_and_the_others_go_on(site: Site, hands: Any) -> None:
     """The attack: retained messages under invented receivers, 300 of them from 9 to 586 MB."""
     _, eventually = hands
     config = site.folder / CONFIG
@@ -257,7 +236,7 @@ def test_a_member_that_fills_the_broker_is_thrown_out_and_the_others_go_on(site:
 
     try:
         config.write_text(sound.replace(f"memory_limit {MEMORY_LIMIT_BYTES}", f"memory_limit {small}"))
-        asyncio.run(story())
+        await story()
     finally:
         config.write_text(sound)
 

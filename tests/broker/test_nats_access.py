@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -69,80 +68,68 @@ def door(node: NatsCluster, authority: Authority, file: str) -> Door:
 
 
 @pytest.mark.parametrize("name", PARTIES)
-def test_what_a_party_may_do_works_and_nothing_else(
+async def test_what_a_party_may_do_works_and_nothing_else(
     name: str, node: NatsCluster, doors: dict[str, Door], hands: Any
 ) -> None:
-    async def story() -> None:
-        async with node.running():
-            assert await published_by(name, doors, *hands) == may_be_published_by(name)
-            assert await received_by(name, doors, *hands) == may_be_received_by(name)
-
-    asyncio.run(story())
+    async with node.running():
+        assert await published_by(name, doors, *hands) == may_be_published_by(name)
+        assert await received_by(name, doors, *hands) == may_be_received_by(name)
 
 
 @pytest.mark.parametrize("outsider", ["unlisted", "stranger", "without certificate", "old protocol"])
-def test_an_outsider_is_not_let_in(
+async def test_an_outsider_is_not_let_in(
     outsider: str, node: NatsCluster, doors: dict[str, Door], hands: Any, request: pytest.FixtureRequest
 ) -> None:
     caplog, monkeypatch = request.getfixturevalue("caplog"), request.getfixturevalue("monkeypatch")
     bearer = outsider if outsider == "unlisted" else DEVICE
     door = disguised(outsider, doors[bearer], node.folder, monkeypatch)
 
-    async def story() -> None:
-        async with node.running():
-            await refused(MqttLink(door.settings(), DEVICE), *hands, caplog)
-
-    asyncio.run(story())
+    async with node.running():
+        await refused(MqttLink(door.settings(), DEVICE), *hands, caplog)
 
 
-def test_where_the_broker_hands_messages_to_sessions_nobody_can_listen(
+async def test_where_the_broker_hands_messages_to_sessions_nobody_can_listen(
     node: NatsCluster, doors: dict[str, Door], hands: Any
 ) -> None:
     """Everyone holds a right to those subjects, which MQTT cannot name."""
     _, eventually = hands
 
-    async def story() -> None:
-        spied = ("$MQTT/sub/#", "$MQTT/#", "$JS/#", "$SYS/#")
-        async with (
-            node.running(),
-            present(doors[LEADER], LEADER, *hands, (echo_of(LEADER),)) as (leader, told),
-            present(doors[DEVICE], DEVICE, *hands, (*spied, echo_of(DEVICE))) as (spy, heard),
-        ):
-            await eventually(lambda: echo_of(DEVICE) in spy.granted and leader.granted)
-            assert leader.publish(echo_of(LEADER), b"mine", qos=1)
-            await eventually(lambda: told.payloads == [b"mine"])
-            assert spy.publish(echo_of(DEVICE), b"end", qos=1)
-            await eventually(lambda: heard.payloads == [b"end"])
-            assert spy.granted == {echo_of(DEVICE)}
-
-    asyncio.run(story())
+    spied = ("$MQTT/sub/#", "$MQTT/#", "$JS/#", "$SYS/#")
+    async with (
+        node.running(),
+        present(doors[LEADER], LEADER, *hands, (echo_of(LEADER),)) as (leader, told),
+        present(doors[DEVICE], DEVICE, *hands, (*spied, echo_of(DEVICE))) as (spy, heard),
+    ):
+        await eventually(lambda: echo_of(DEVICE) in spy.granted and leader.granted)
+        assert leader.publish(echo_of(LEADER), b"mine", qos=1)
+        await eventually(lambda: told.payloads == [b"mine"])
+        assert spy.publish(echo_of(DEVICE), b"end", qos=1)
+        await eventually(lambda: heard.payloads == [b"end"])
+        assert spy.granted == {echo_of(DEVICE)}
 
 
-def test_a_stolen_client_id_gives_its_thief_nothing_to_read(
+async def test_a_stolen_client_id_gives_its_thief_nothing_to_read(
     node: NatsCluster, doors: dict[str, Door], hands: Any
 ) -> None:
     """Unlike mosquitto, NATS lets a member take over another's session, but not what the session may read."""
     _, eventually = hands
     update = TOPICS.build(Topic(Kind.UPDATE, DEVICE, LEADER))
 
-    async def story() -> None:
-        async with node.running():
-            async with present(doors[LEADER], LEADER, *hands, (update,)) as (leader, _):
-                await eventually(lambda: leader.granted)
-            async with present(doors[WATCHER], WATCHER, *hands) as (watcher, _):
-                assert watcher.publish(update, b"for the leader", qos=1)
-            async with present(doors[DEVICE], LEADER, *hands, (echo_of(DEVICE),)) as (thief, stolen):
-                await eventually(lambda: echo_of(DEVICE) in thief.granted)
-                assert thief.publish(echo_of(DEVICE), b"end", qos=1)
-                await eventually(lambda: b"end" in stolen.payloads)
-                assert stolen.payloads == [b"end"]
-            async with present(doors[LEADER], LEADER, *hands) as (leader, told):
-                await eventually(lambda: told.payloads == [b"for the leader"])
-
-    asyncio.run(story())
+    async with node.running():
+        async with present(doors[LEADER], LEADER, *hands, (update,)) as (leader, _):
+            await eventually(lambda: leader.granted)
+        async with present(doors[WATCHER], WATCHER, *hands) as (watcher, _):
+            assert watcher.publish(update, b"for the leader", qos=1)
+        async with present(doors[DEVICE], LEADER, *hands, (echo_of(DEVICE),)) as (thief, stolen):
+            await eventually(lambda: echo_of(DEVICE) in thief.granted)
+            assert thief.publish(echo_of(DEVICE), b"end", qos=1)
+            await eventually(lambda: b"end" in stolen.payloads)
+            assert stolen.payloads == [b"end"]
+        async with present(doors[LEADER], LEADER, *hands) as (leader, told):
+            await eventually(lambda: told.payloads == [b"for the leader"])
 
 
-def test_certificates_of_the_federations_authority_open_the_door(tmp_path: Path, hands: Any) -> None:
+async def test_certificates_of_the_federations_authority_open_the_door(tmp_path: Path, hands: Any) -> None:
     """They carry a URI beside the common name, which NATS would take for a user if it knew one of that name."""
     _, eventually = hands
     identities = _certify(tmp_path, FEDERATION, [DEVICE])
@@ -151,11 +138,8 @@ def test_certificates_of_the_federations_authority_open_the_door(tmp_path: Path,
     listed = [f"--devices={tmp_path / 'devices'}", f"--set=federation.id={FEDERATION}"]
     node = NatsCluster(tmp_path / "nats", 1, *files, *listed)
 
-    async def story() -> None:
-        door = Door(node.ports[0], identities[DEVICE])
-        async with node.running(), present(door, DEVICE, *hands, (echo_of(DEVICE),)) as (link, heard):
-            await eventually(lambda: link.all_granted)
-            assert link.publish(echo_of(DEVICE), b"here", qos=1)
-            await eventually(lambda: heard.payloads == [b"here"])
-
-    asyncio.run(story())
+    door = Door(node.ports[0], identities[DEVICE])
+    async with node.running(), present(door, DEVICE, *hands, (echo_of(DEVICE),)) as (link, heard):
+        await eventually(lambda: link.all_granted)
+        assert link.publish(echo_of(DEVICE), b"here", qos=1)
+        await eventually(lambda: heard.payloads == [b"here"])

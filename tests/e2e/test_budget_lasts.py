@@ -67,10 +67,10 @@ async def close_all_rounds(folder: Path, rounds: int, interval_s: float) -> None
     assert spent > 0, "who opened its ledger late may have trained nothing, but not both"
 
 
-def test_separate_processes_close_the_rounds_they_ask_for_in_small(tmp_path: Path) -> None:
-    asyncio.run(close_all_rounds(tmp_path, rounds=5, interval_s=0.5))
+async def test_separate_processes_close_the_rounds_they_ask_for_in_small(tmp_path: Path) -> None:
+    await close_all_rounds(tmp_path, rounds=5, interval_s=0.5)
 
 
 @pytest.mark.slow
-def test_separate_processes_close_all_twenty_rounds(tmp_path: Path) -> None:
-    asyncio.run(close_all_rounds(tmp_path, rounds=ASKED, interval_s=1.0))
+async def test_separate_processes_close_all_twenty_rounds(tmp_path: Path) -> None:
+    await close_all_rounds(tmp_path, rounds=ASKED, interval_s=1.0)

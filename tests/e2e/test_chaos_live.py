@@ -26,34 +26,31 @@ def test_a_minute_of_faults_on_real_processes_loses_and_doubles_nothing(tmp_path
     assert "without_key_share" in figures
 
 
-def test_a_thin_link_takes_its_time_and_counts_what_passes() -> None:
-    async def story() -> None:
-        received, arrived = bytearray(), asyncio.Event()
+async def test_a_thin_link_takes_its_time_and_counts_what_passes() -> None:
+    received, arrived = bytearray(), asyncio.Event()
 
-        async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while data := await reader.read(1000):
-                received.extend(data)
-            arrived.set()
-            writer.close()
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            received.extend(data)
+        arrived.set()
+        writer.close()
 
-        server = await asyncio.start_server(swallow, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server, ShapedProxy(port, LinkShape(bytes_s=20_000.0)) as proxy:
-            _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-            began = time.monotonic()
-            writer.write(bytes(10_000))
-            writer.write_eof()
-            await asyncio.wait_for(arrived.wait(), 20.0)
-            assert time.monotonic() - began >= 0.45
-            assert len(received) == proxy.sent_bytes == 10_000
-            proxy.cut()
-            reader, other = await asyncio.open_connection("127.0.0.1", proxy.port)
-            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await reader.readexactly(1)
-            other.close()
-            writer.close()
-
-    asyncio.run(story())
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, ShapedProxy(port, LinkShape(bytes_s=20_000.0)) as proxy:
+        _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        began = time.monotonic()
+        writer.write(bytes(10_000))
+        writer.write_eof()
+        await asyncio.wait_for(arrived.wait(), 20.0)
+        assert time.monotonic() - began >= 0.45
+        assert len(received) == proxy.sent_bytes == 10_000
+        proxy.cut()
+        reader, other = await asyncio.open_connection("127.0.0.1", proxy.port)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        other.close()
+        writer.close()
 
 
 def test_a_journal_cut_short_by_a_kill_is_read_up_to_there(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
@@ -73,50 +72,44 @@ async def lose_a_leader(federation: Federation, watch: Watch, victim: str) -> No
     await process.start()
 
 
-def test_a_fleet_that_is_killed_again_and_again_learns_and_its_books_are_right(tmp_path: Path) -> None:
+async def test_a_fleet_that_is_killed_again_and_again_learns_and_its_books_are_right(tmp_path: Path) -> None:
     chance = random.Random(5)
 
-    async def story() -> None:
-        async with running(tmp_path, ROUNDS) as (federation, watch):
-            coordinator: Any = federation.processes[COORDINATOR]
-            killed = {"leaders": 0, "followers": 0}
-            while watch.round_no < COORDINATOR_DIES_AFTER - 1:
-                await another_round(federation, watch)
-                if chance.random() < 0.4:
-                    await lose_a_leader(federation, watch, chance.choice(sorted(watch.leaders)))
-                    killed["leaders"] += 1
-                else:
-                    await federation.processes[watch.follower()].kill_and_restart()
-                    killed["followers"] += 1
-            await coordinator.kill_and_restart()
-            assert await coordinator.ended() == 0, coordinator.output
-            assert f"rounds={ROUNDS} " in coordinator.output
-            assert "doubled_chunks=0" in coordinator.output
-            assert min(killed.values()) > 0, killed
-            assert watch.broken == []
-            assert set(watch.assignments) == set(NAMES)
-        machine, agents = federation.restored()
-        audit = audit_stores(machine, agents)
-        assert (audit.lost, audit.doubled) == (0, 0)
-        assert {name: machine.roster.cluster_of(name) is not None for name in NAMES} == dict.fromkeys(NAMES, True)
-
-    asyncio.run(story())
-
-
-def test_a_second_coordinator_with_another_state_folder_refuses_to_start(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(tmp_path, 6) as (federation, watch):
+    async with running(tmp_path, ROUNDS) as (federation, watch):
+        coordinator: Any = federation.processes[COORDINATOR]
+        killed = {"leaders": 0, "followers": 0}
+        while watch.round_no < COORDINATOR_DIES_AFTER - 1:
             await another_round(federation, watch)
-            elsewhere = ["--config", str(tmp_path / "ofl.toml"), "--state", str(tmp_path / "elsewhere")]
-            second = OflProcess(["coordinator", *elsewhere], tmp_path / "second.log")
-            await second.start()
-            assert await second.ended() == 2, second.output
-            assert "another coordinator runs or ran this federation" in second.output
-            assert "--take-over" in second.output
-            assert "Traceback" not in second.output
-            first = federation.processes[COORDINATOR]
-            assert await first.ended() == 0, first.output
-            assert "rounds=6 " in first.output
-            assert watch.broken == []
+            if chance.random() < 0.4:
+                await lose_a_leader(federation, watch, chance.choice(sorted(watch.leaders)))
+                killed["leaders"] += 1
+            else:
+                await federation.processes[watch.follower()].kill_and_restart()
+                killed["followers"] += 1
+        await coordinator.kill_and_restart()
+        assert await coordinator.ended() == 0, coordinator.output
+        assert f"rounds={ROUNDS} " in coordinator.output
+        assert "doubled_chunks=0" in coordinator.output
+        assert min(killed.values()) > 0, killed
+        assert watch.broken == []
+        assert set(watch.assignments) == set(NAMES)
+    machine, agents = federation.restored()
+    audit = audit_stores(machine, agents)
+    assert (audit.lost, audit.doubled) == (0, 0)
+    assert {name: machine.roster.cluster_of(name) is not None for name in NAMES} == dict.fromkeys(NAMES, True)
 
-    asyncio.run(story())
+
+async def test_a_second_coordinator_with_another_state_folder_refuses_to_start(tmp_path: Path) -> None:
+    async with running(tmp_path, 6) as (federation, watch):
+        await another_round(federation, watch)
+        elsewhere = ["--config", str(tmp_path / "ofl.toml"), "--state", str(tmp_path / "elsewhere")]
+        second = OflProcess(["coordinator", *elsewhere], tmp_path / "second.log")
+        await second.start()
+        assert await second.ended() == 2, second.output
+        assert "another coordinator runs or ran this federation" in second.output
+        assert "--take-over" in second.output
+        assert "Traceback" not in second.output
+        first = federation.processes[COORDINATOR]
+        assert await first.ended() == 0, first.output
+        assert "rounds=6 " in first.output
+        assert watch.broken == []

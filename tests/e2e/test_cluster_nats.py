@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -86,37 +85,31 @@ class Site:
 
 
 @pytest.mark.parametrize("qos", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_node_that_holds_sessions_is_killed_in_mid_round_and_nothing_is_lost(qos: int, tmp_path: Path) -> None:
+async def test_a_node_that_holds_sessions_is_killed_in_mid_round_and_nothing_is_lost(qos: int, tmp_path: Path) -> None:
     rounds = 4
 
-    async def story() -> None:
-        site = Site(tmp_path, rounds, "clear", qos)
-        async with site.running():
-            await site.rounds_closed(1)
-            await site.next_round_opens()
-            await site.cluster.kill(site.node_of(site.watch.leader()))
-            await site.rounds_closed(1)
-            await ends_in_good_order(site.federation, rounds)
-        site.audit()
-
-    asyncio.run(story())
+    site = Site(tmp_path, rounds, "clear", qos)
+    async with site.running():
+        await site.rounds_closed(1)
+        await site.next_round_opens()
+        await site.cluster.kill(site.node_of(site.watch.leader()))
+        await site.rounds_closed(1)
+        await ends_in_good_order(site.federation, rounds)
+    site.audit()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("qos", [0, 1])
-def test_every_node_is_killed_in_turn_under_encryption_and_nothing_is_lost(qos: int, tmp_path: Path) -> None:
+async def test_every_node_is_killed_in_turn_under_encryption_and_nothing_is_lost(qos: int, tmp_path: Path) -> None:
     rounds = 12
 
-    async def story() -> None:
-        site = Site(tmp_path, rounds, "threshold", qos)
-        async with site.running():
-            for number in range(NODES):
-                await site.rounds_closed(2)
-                await site.next_round_opens()
-                await site.cluster.kill(number)
-                await site.rounds_closed(1)
-                await site.cluster.start(number)
-            await ends_in_good_order(site.federation, rounds)
-        site.audit()
-
-    asyncio.run(story())
+    site = Site(tmp_path, rounds, "threshold", qos)
+    async with site.running():
+        for number in range(NODES):
+            await site.rounds_closed(2)
+            await site.next_round_opens()
+            await site.cluster.kill(number)
+            await site.rounds_closed(1)
+            await site.cluster.start(number)
+        await ends_in_good_order(site.federation, rounds)
+    site.audit()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import signal
@@ -20,43 +19,37 @@ from tests.e2e.test_sim import ofl
 ROUNDS = 6
 
 
-def test_a_federation_survives_kill_9_of_its_decryptor(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with ofl_broker(tmp_path) as port:
-            federation = Federation(tmp_path, port, ROUNDS, "threshold", "decryptor")
-            async with federation.running(), watching(federation) as watch:
-                decryptor = federation.processes[DECRYPTOR]
-                for _ in range(3):
-                    seen = watch.round_no
-                    await until(lambda seen=seen: watch.round_no > seen, federation)
-                    await decryptor.kill_and_restart()
-                coordinator = federation.processes[COORDINATOR]
-                assert await coordinator.ended() == 0, coordinator.output
-                closing = re.search(r"rounds=(\d+) accuracy=([\d.]+) .*doubled_chunks=(\d+)\n", coordinator.output)
-                assert closing is not None, coordinator.output
-                assert (int(closing[1]), int(closing[3])) == (ROUNDS, 0)
-                assert float(closing[2]) > 0.5
-                for name in (*NAMES, DECRYPTOR):
-                    federation.processes[name].kill(signal.SIGTERM)
-                    assert await federation.processes[name].ended() == 0, federation.processes[name].output
-            machine, agents = federation.restored()
-            audit = audit_stores(machine, agents)
-            assert (audit.lost, audit.doubled) == (0, 0)
-            store = SqliteStore(federation.state / f"{DECRYPTOR}.sqlite")
-            assert store.load()[TABLE]["answer"], "it was the decryptor that decrypted"
-            store.close()
-
-    asyncio.run(story())
+async def test_a_federation_survives_kill_9_of_its_decryptor(tmp_path: Path) -> None:
+    async with ofl_broker(tmp_path) as port:
+        federation = Federation(tmp_path, port, ROUNDS, "threshold", "decryptor")
+        async with federation.running(), watching(federation) as watch:
+            decryptor = federation.processes[DECRYPTOR]
+            for _ in range(3):
+                seen = watch.round_no
+                await until(lambda seen=seen: watch.round_no > seen, federation)
+                await decryptor.kill_and_restart()
+            coordinator = federation.processes[COORDINATOR]
+            assert await coordinator.ended() == 0, coordinator.output
+            closing = re.search(r"rounds=(\d+) accuracy=([\d.]+) .*doubled_chunks=(\d+)\n", coordinator.output)
+            assert closing is not None, coordinator.output
+            assert (int(closing[1]), int(closing[3])) == (ROUNDS, 0)
+            assert float(closing[2]) > 0.5
+            for name in (*NAMES, DECRYPTOR):
+                federation.processes[name].kill(signal.SIGTERM)
+                assert await federation.processes[name].ended() == 0, federation.processes[name].output
+        machine, agents = federation.restored()
+        audit = audit_stores(machine, agents)
+        assert (audit.lost, audit.doubled) == (0, 0)
+        store = SqliteStore(federation.state / f"{DECRYPTOR}.sqlite")
+        assert store.load()[TABLE]["answer"], "it was the decryptor that decrypted"
+        store.close()
 
 
-def test_a_decryptor_that_nobody_would_ask_says_what_to_set(tmp_path: Path) -> None:
-    async def story() -> None:
-        process = OflProcess(["decryptor", "--state", str(tmp_path / "state")], tmp_path / "decryptor.log")
-        await process.start()
-        assert await process.ended() == 2
-        assert "protection.server_dec" in process.output
-
-    asyncio.run(story())
+async def test_a_decryptor_that_nobody_would_ask_says_what_to_set(tmp_path: Path) -> None:
+    process = OflProcess(["decryptor", "--state", str(tmp_path / "state")], tmp_path / "decryptor.log")
+    await process.start()
+    assert await process.ended() == 2
+    assert "protection.server_dec" in process.output
 
 
 def test_lean_rounds_refuse_a_decryptor_and_say_what_to_set(tmp_path: Path) -> None:

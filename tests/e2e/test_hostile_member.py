@@ -5,7 +5,6 @@ Each attack once stopped or owned the federation. Now the rounds go on, and the 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -66,28 +65,25 @@ def lines_about(output: str, what: str) -> list[str]:
     return [line for line in output.splitlines() if f"sender={MALLORY}" in line and what in line]
 
 
-def test_a_hostile_member_stops_nobody_and_is_named(tmp_path: Path) -> None:
-    async def story() -> None:
-        identities = Identities(tmp_path / "pki", MALLORY)
-        broker = Production(tmp_path / "broker", identities)
-        federation = Federation(tmp_path, broker.port, ROUNDS)
-        hosts = [f"127.0.0.1:{broker.port}"]
-        identities.give_to(federation, hosts, rotate=False)
-        watch = Watch(federation.settings)
-        async with broker.running(), identities.watching(watch, hosts), federation.running():
-            await until(lambda: watch.round_no >= 1, federation)
-            mallory = Mallory(identities.files(MALLORY), broker.port)
-            try:
-                await attack(mallory, federation, watch)
-            finally:
-                mallory.leave()
-            await ends_in_good_order(federation, ROUNDS)
-        assert max(assignment.term for assignment in watch.assignments.values()) < 1000
-        assert all(process.output.count("\n2026-01-01") == 0 for process in federation.processes.values())
-        audit = audit_stores(*federation.restored())
-        assert (audit.lost, audit.doubled) == (0, 0)
-
-    asyncio.run(story())
+async def test_a_hostile_member_stops_nobody_and_is_named(tmp_path: Path) -> None:
+    identities = Identities(tmp_path / "pki", MALLORY)
+    broker = Production(tmp_path / "broker", identities)
+    federation = Federation(tmp_path, broker.port, ROUNDS)
+    hosts = [f"127.0.0.1:{broker.port}"]
+    identities.give_to(federation, hosts, rotate=False)
+    watch = Watch(federation.settings)
+    async with broker.running(), identities.watching(watch, hosts), federation.running():
+        await until(lambda: watch.round_no >= 1, federation)
+        mallory = Mallory(identities.files(MALLORY), broker.port)
+        try:
+            await attack(mallory, federation, watch)
+        finally:
+            mallory.leave()
+        await ends_in_good_order(federation, ROUNDS)
+    assert max(assignment.term for assignment in watch.assignments.values()) < 1000
+    assert all(process.output.count("\n2026-01-01") == 0 for process in federation.processes.values())
+    audit = audit_stores(*federation.restored())
+    assert (audit.lost, audit.doubled) == (0, 0)
 
 
 async def attack(mallory: Mallory, federation: Federation, watch: Watch) -> None:

@@ -6,7 +6,6 @@ federation of processes and publishes requests in the coordinator's name, which 
 
 from __future__ import annotations
 
-import asyncio
 import queue
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -100,35 +99,32 @@ def forgeries(leader: str, ask: SketchAsk) -> Iterator[tuple[str, bytes]]:
     yield "model.9.8", b"OFL1" + np.full((2, 4096), 2**40 % 2**27, np.uint32).tobytes()
 
 
-def test_whoever_runs_the_broker_opens_nothing_and_rounds_go_on(tmp_path: Path) -> None:
-    async def story() -> None:
-        identities = Enrolled(tmp_path / "pki", OPERATOR)
-        broker = Production(tmp_path / "broker", identities)
-        with (tmp_path / "broker" / ACL).open("a") as acl:
-            acl.write(f"\nuser {OPERATOR}\ntopic readwrite ofl/#\n")
-        federation = Federation(tmp_path, broker.port, ROUNDS, "threshold")
-        identities.enrol_all(federation, broker.port)
-        for process in federation.processes.values():
-            process.arguments += ["--set=fleet.clusters=3", "--set=round.recluster_every=0"]
-        watch = Watch(federation.settings)
-        hosts = [f"127.0.0.1:{broker.port}"]
-        async with broker.running(), identities.watching(watch, hosts), federation.running():
-            await until(lambda: len(watch.statuses) == 4, federation)
-            operator = Operator(identities.files(OPERATOR), broker.port)
-            try:
-                attacked = await attack(operator, federation)
-                await ends_in_good_order(federation, ROUNDS)
-            finally:
-                operator.leave()
-        assert attacked, "some leader was asked"
-        forged = [(leader, part.stage) for leader, part in operator.answers if FORGED in part.stage]
-        assert forged == [], "no forged request was answered"
-        honest = {part.stage.partition(".")[0] for _, part in operator.answers}
-        assert honest == {"sketch", "scores", "vouch", "open"}, "while the coordinator's were"
-        audit = audit_stores(*federation.restored())
-        assert (audit.lost, audit.doubled) == (0, 0)
-
-    asyncio.run(story())
+async def test_whoever_runs_the_broker_opens_nothing_and_rounds_go_on(tmp_path: Path) -> None:
+    identities = Enrolled(tmp_path / "pki", OPERATOR)
+    broker = Production(tmp_path / "broker", identities)
+    with (tmp_path / "broker" / ACL).open("a") as acl:
+        acl.write(f"\nuser {OPERATOR}\ntopic readwrite ofl/#\n")
+    federation = Federation(tmp_path, broker.port, ROUNDS, "threshold")
+    identities.enrol_all(federation, broker.port)
+    for process in federation.processes.values():
+        process.arguments += ["--set=fleet.clusters=3", "--set=round.recluster_every=0"]
+    watch = Watch(federation.settings)
+    hosts = [f"127.0.0.1:{broker.port}"]
+    async with broker.running(), identities.watching(watch, hosts), federation.running():
+        await until(lambda: len(watch.statuses) == 4, federation)
+        operator = Operator(identities.files(OPERATOR), broker.port)
+        try:
+            attacked = await attack(operator, federation)
+            await ends_in_good_order(federation, ROUNDS)
+        finally:
+            operator.leave()
+    assert attacked, "some leader was asked"
+    forged = [(leader, part.stage) for leader, part in operator.answers if FORGED in part.stage]
+    assert forged == [], "no forged request was answered"
+    honest = {part.stage.partition(".")[0] for _, part in operator.answers}
+    assert honest == {"sketch", "scores", "vouch", "open"}, "while the coordinator's were"
+    audit = audit_stores(*federation.restored())
+    assert (audit.lost, audit.doubled) == (0, 0)
 
 
 async def attack(operator: Operator, federation: Federation) -> set[str]:

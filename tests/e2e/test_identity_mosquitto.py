@@ -95,56 +95,47 @@ async def refused(link: MqttLink, recorder: Any, eventually: Any, caplog: pytest
     return caplog.text
 
 
-def test_a_revoked_device_is_refused_once_the_broker_has_reloaded_and_others_are_not(
+async def test_a_revoked_device_is_refused_once_the_broker_has_reloaded_and_others_are_not(
     site: Site, linked: Any, impatient: Any, hands: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     truck, other = (str(enrol(site.ca, site.folder / name, name).path) for name in (TRUCK, OTHER))
 
-    async def story() -> None:
-        async with site.broker() as broker:
-            async with linked(site.port, TRUCK, identity=truck):
-                pass
-            site.ca.revoke(TRUCK, time.time(), "stolen")
-            broker.send_signal(signal.SIGHUP)
-            async with linked(site.port, OTHER, identity=other) as (link, _):
-                assert link.connected  # and so the broker has been through its loop since the signal
-            why = await refused(MqttLink(impatient(site.port, identity=truck), TRUCK), *hands, caplog)
-            assert "revoked" in why
-
-    asyncio.run(story())
+    async with site.broker() as broker:
+        async with linked(site.port, TRUCK, identity=truck):
+            pass
+        site.ca.revoke(TRUCK, time.time(), "stolen")
+        broker.send_signal(signal.SIGHUP)
+        async with linked(site.port, OTHER, identity=other) as (link, _):
+            assert link.connected  # and so the broker has been through its loop since the signal
+        why = await refused(MqttLink(impatient(site.port, identity=truck), TRUCK), *hands, caplog)
+        assert "revoked" in why
 
 
-def test_a_namesake_of_another_authority_is_refused(
+async def test_a_namesake_of_another_authority_is_refused(
     site: Site, impatient: Any, hands: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = Authority.found(site.folder / "foreign", FEDERATION, time.time())
     enrol(site.ca, site.folder / TRUCK, TRUCK)
     foreign = str(enrol(stranger, site.folder / "stranger", TRUCK).path)
 
-    async def story() -> None:
-        async with site.broker():
-            link = MqttLink(impatient(site.port, identity=foreign), TRUCK)
-            assert "certificate verify failed" in (await refused(link, *hands, caplog)).lower()
-
-    asyncio.run(story())
+    async with site.broker():
+        link = MqttLink(impatient(site.port, identity=foreign), TRUCK)
+        assert "certificate verify failed" in (await refused(link, *hands, caplog)).lower()
 
 
-def test_a_link_that_stands_takes_the_renewed_certificate_when_it_connects_again(
+async def test_a_link_that_stands_takes_the_renewed_certificate_when_it_connects_again(
     site: Site, linked: Any, eventually: Any
 ) -> None:
     held = enrol(site.ca, site.folder / TRUCK, TRUCK)
 
-    async def story() -> None:
-        async with contextlib.AsyncExitStack() as first:
-            await first.enter_async_context(site.broker())
-            async with linked(site.port, TRUCK, identity=str(held.path)) as (link, heard):
-                old = held.load()
-                request = Newcomer(held.path, DeviceId(TRUCK)).request(site.ca.federation)
-                write_private(held.path / CERTIFICATE, site.ca.sign(DeviceId(TRUCK), request, time.time()))
-                assert held.load().credential.serial != old.credential.serial, "only the new one opens"
-                await first.aclose()
-                await eventually(lambda: heard.downs)
-                async with site.broker():
-                    await eventually(lambda: len(heard.ups) == 2 and link.connected)
-
-    asyncio.run(story())
+    async with contextlib.AsyncExitStack() as first:
+        await first.enter_async_context(site.broker())
+        async with linked(site.port, TRUCK, identity=str(held.path)) as (link, heard):
+            old = held.load()
+            request = Newcomer(held.path, DeviceId(TRUCK)).request(site.ca.federation)
+            write_private(held.path / CERTIFICATE, site.ca.sign(DeviceId(TRUCK), request, time.time()))
+            assert held.load().credential.serial != old.credential.serial, "only the new one opens"
+            await first.aclose()
+            await eventually(lambda: heard.downs)
+            async with site.broker():
+                await eventually(lambda: len(heard.ups) == 2 and link.connected)

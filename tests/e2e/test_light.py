@@ -77,14 +77,14 @@ async def idle_agent(open_broker: Any, folder: Path, seconds: float) -> Usage:
             await agent.ended()
 
 
-def test_an_idle_agent_is_small_and_hardly_wakes_up(tmp_path: Path) -> None:
-    usage = asyncio.run(idle_agent(_open_amqtt, tmp_path, 3.0))
+async def test_an_idle_agent_is_small_and_hardly_wakes_up(tmp_path: Path) -> None:
+    usage = await idle_agent(_open_amqtt, tmp_path, 3.0)
     assert usage.rss_bytes < MOST_BYTES
     assert usage.wakeups_a_second < MOST_WAKEUPS_A_SECOND
 
 
 @pytest.mark.slow
-def test_an_idle_agent_takes_less_than_a_hundredth_of_a_processor(open_broker: Any, tmp_path: Path) -> None:
-    usage = asyncio.run(idle_agent(open_broker, tmp_path, 40.0))
+async def test_an_idle_agent_takes_less_than_a_hundredth_of_a_processor(open_broker: Any, tmp_path: Path) -> None:
+    usage = await idle_agent(open_broker, tmp_path, 40.0)
     assert usage.cpu_share < MOST_CPU
     assert usage.rss_bytes < MOST_BYTES

@@ -26,26 +26,23 @@ def ofl(*arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_models_come_out_while_all_run_from_the_broker_and_when_they_are_stopped(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with ofl_broker(tmp_path) as port:
-            federation = Federation(tmp_path, port, ENDLESS)
-            out, told = tmp_path / "newest.npz", tmp_path / "told"
-            hand_on = [f"--model-out={out}", "--set=service.model_out_s=0.2", f"--on-model=touch {told}"]
-            federation.processes[ME].arguments += hand_on
-            async with federation.running(), watching(federation) as watch:
-                await until(lambda: watch.round_no >= 1, federation)
-                await asyncio.to_thread(examine_running, federation, tmp_path)
-                await until(told.exists, federation)
-                assert json.loads(version_path(out).read_text())["party"] == ME
-                assert read_tensors(out).about["which"] == "federation"
-                coordinator = federation.processes[COORDINATOR]
-                coordinator.kill(signal.SIGTERM)
-                assert await coordinator.ended() == 0, coordinator.output
-                await asyncio.to_thread(examine_stopped, federation, tmp_path)
-                assert all(federation.processes[name].running for name in NAMES)
-
-    asyncio.run(story())
+async def test_models_come_out_while_all_run_from_the_broker_and_when_they_are_stopped(tmp_path: Path) -> None:
+    async with ofl_broker(tmp_path) as port:
+        federation = Federation(tmp_path, port, ENDLESS)
+        out, told = tmp_path / "newest.npz", tmp_path / "told"
+        hand_on = [f"--model-out={out}", "--set=service.model_out_s=0.2", f"--on-model=touch {told}"]
+        federation.processes[ME].arguments += hand_on
+        async with federation.running(), watching(federation) as watch:
+            await until(lambda: watch.round_no >= 1, federation)
+            await asyncio.to_thread(examine_running, federation, tmp_path)
+            await until(told.exists, federation)
+            assert json.loads(version_path(out).read_text())["party"] == ME
+            assert read_tensors(out).about["which"] == "federation"
+            coordinator = federation.processes[COORDINATOR]
+            coordinator.kill(signal.SIGTERM)
+            assert await coordinator.ended() == 0, coordinator.output
+            await asyncio.to_thread(examine_stopped, federation, tmp_path)
+            assert all(federation.processes[name].running for name in NAMES)
 
 
 def examine_running(federation: Federation, folder: Path) -> None:

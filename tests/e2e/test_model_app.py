@@ -58,7 +58,7 @@ async def answering(process: OflProcess, state: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_torch_model_comes_out_of_a_coordinator_and_goes_into_another(tmp_path: Path) -> None:
+async def test_a_torch_model_comes_out_of_a_coordinator_and_goes_into_another(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(APP)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 1, 16)).astype(np.float32), rng.integers(3, size=20)
@@ -66,28 +66,25 @@ def test_a_torch_model_comes_out_of_a_coordinator_and_goes_into_another(tmp_path
     what = [f"--app={tmp_path / 'tiny.py'}:app", f"--data={tmp_path / 'holdout.npz'}", PORT]
     first, second = tmp_path / "first", tmp_path / "second"
 
-    async def story() -> None:
-        newest = tmp_path / "newest.onnx"
-        keep = [f"--state={first}", f"--model-out={newest}", "--set=service.model_out_s=0.1"]
-        coordinator = OflProcess(["coordinator", *what, *keep], tmp_path / "first.log")
-        await answering(coordinator, first)
-        for suffix in ("npz", "safetensors", "pt", "onnx"):
-            await asyncio.to_thread(ofl, tmp_path, "model", "export", "--state=first", f"--out=running.{suffix}")
-        await until(version_path(newest).exists)
-        coordinator.kill(signal.SIGTERM)
-        assert await coordinator.ended() == 0, coordinator.output
-        await asyncio.to_thread(ofl, tmp_path, "model", "export", "--state=first", "--out=stopped.onnx")
-        other = [*what, "--set=federation.seed=5", "--initial", str(tmp_path / "running.pt"), f"--state={second}"]
-        heir = OflProcess(["coordinator", *other], tmp_path / "second.log")
-        await answering(heir, second)
-        assert "parameters  171" in await asyncio.to_thread(ofl, tmp_path, "model", "show", "--state=second")
-        await asyncio.to_thread(ofl, tmp_path, "model", "diff", "running.npz", "second")
-        heir.kill(signal.SIGTERM)
-        assert await heir.ended() == 0, heir.output
-        refused = ["coordinator", *what, "--initial", "running.npz", "--state=first"]
-        assert "already has a model" in await asyncio.to_thread(ofl, tmp_path, *refused, code=2)
-
-    asyncio.run(story())
+    newest = tmp_path / "newest.onnx"
+    keep = [f"--state={first}", f"--model-out={newest}", "--set=service.model_out_s=0.1"]
+    coordinator = OflProcess(["coordinator", *what, *keep], tmp_path / "first.log")
+    await answering(coordinator, first)
+    for suffix in ("npz", "safetensors", "pt", "onnx"):
+        await asyncio.to_thread(ofl, tmp_path, "model", "export", "--state=first", f"--out=running.{suffix}")
+    await until(version_path(newest).exists)
+    coordinator.kill(signal.SIGTERM)
+    assert await coordinator.ended() == 0, coordinator.output
+    await asyncio.to_thread(ofl, tmp_path, "model", "export", "--state=first", "--out=stopped.onnx")
+    other = [*what, "--set=federation.seed=5", "--initial", str(tmp_path / "running.pt"), f"--state={second}"]
+    heir = OflProcess(["coordinator", *other], tmp_path / "second.log")
+    await answering(heir, second)
+    assert "parameters  171" in await asyncio.to_thread(ofl, tmp_path, "model", "show", "--state=second")
+    await asyncio.to_thread(ofl, tmp_path, "model", "diff", "running.npz", "second")
+    heir.kill(signal.SIGTERM)
+    assert await heir.ended() == 0, heir.output
+    refused = ["coordinator", *what, "--initial", "running.npz", "--state=first"]
+    assert "already has a model" in await asyncio.to_thread(ofl, tmp_path, *refused, code=2)
     net = torch.nn.Sequential(torch.nn.Conv1d(1, 4, 5), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 12, 3))
     net.load_state_dict(load_file(tmp_path / "running.safetensors"), strict=True)
     with torch.no_grad():

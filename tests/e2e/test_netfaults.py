@@ -60,28 +60,25 @@ async def running(parties: dict[DeviceId, LiveParty]) -> AsyncIterator[Coordinat
         await asyncio.gather(*tasks)
 
 
-def test_resets_and_stalls_cost_time_but_no_chunk(tcp_proxy: Any, tmp_path: Path) -> None:
-    async def story() -> None:
-        config = tmp_path / "ofl.toml"
-        with ThreadPoolExecutor(2) as executor:
-            async with EmbeddedBroker() as broker, tcp_proxy(broker.port) as proxy:
-                config.write_text(
-                    QUICK.format(
-                        port=proxy.port, rounds=ROUNDS, protection="clear", server_dec="coordinator", params="lean"
-                    )
+async def test_resets_and_stalls_cost_time_but_no_chunk(tcp_proxy: Any, tmp_path: Path) -> None:
+    config = tmp_path / "ofl.toml"
+    with ThreadPoolExecutor(2) as executor:
+        async with EmbeddedBroker() as broker, tcp_proxy(broker.port) as proxy:
+            config.write_text(
+                QUICK.format(
+                    port=proxy.port, rounds=ROUNDS, protection="clear", server_dec="coordinator", params="lean"
                 )
-                settings = load_settings(Settings, [config], {}, {}).settings
-                parties = live_parties(settings, tmp_path, executor)
-                async with running(parties) as coordinator:
-                    await break_the_network_after_each_round(proxy, coordinator)
-                    await until(lambda: coordinator.finished)
-        agents = {name: parties[name].machine for name in NAMES}
-        assert all(isinstance(agent, AgentMachine) for agent in agents.values())
-        audit = audit_chunks(coordinator, agents)  # type: ignore[arg-type]
-        assert coordinator.counter.completed == ROUNDS
-        assert (audit.lost, audit.doubled) == (0, 0)
-
-    asyncio.run(story())
+            )
+            settings = load_settings(Settings, [config], {}, {}).settings
+            parties = live_parties(settings, tmp_path, executor)
+            async with running(parties) as coordinator:
+                await break_the_network_after_each_round(proxy, coordinator)
+                await until(lambda: coordinator.finished)
+    agents = {name: parties[name].machine for name in NAMES}
+    assert all(isinstance(agent, AgentMachine) for agent in agents.values())
+    audit = audit_chunks(coordinator, agents)  # type: ignore[arg-type]
+    assert coordinator.counter.completed == ROUNDS
+    assert (audit.lost, audit.doubled) == (0, 0)
 
 
 async def break_the_network_after_each_round(proxy: Any, coordinator: CoordinatorMachine) -> None:

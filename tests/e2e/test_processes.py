@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import signal
@@ -69,30 +68,27 @@ async def end_in_good_order(federation: Federation, watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(("kind", "protection"), [("amqtt", "threshold"), ("mosquitto", "clear")])
-def test_a_federation_survives_kill_9_of_an_agent_a_leader_and_the_coordinator(
+async def test_a_federation_survives_kill_9_of_an_agent_a_leader_and_the_coordinator(
     kind: str, protection: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     open_broker = ofl_broker if kind == "amqtt" else request.getfixturevalue("mosquitto")
 
-    async def story() -> None:
-        async with open_broker(tmp_path) as port:
-            federation = Federation(tmp_path, port, ROUNDS, protection)
-            async with federation.running(), watching(federation) as watch:
-                await lose_and_restart_everyone_once(federation, watch)
-                coordinator = federation.processes[COORDINATOR]
-                assert await coordinator.ended() == 0, coordinator.output
-                closing = re.search(r"rounds=(\d+) accuracy=([\d.]+) .*doubled_chunks=(\d+)\n", coordinator.output)
-                assert closing is not None, coordinator.output
-                assert (int(closing[1]), int(closing[3])) == (ROUNDS, 0)
-                assert float(closing[2]) > 0.5
-                await end_in_good_order(federation, watch)
-            machine, agents = federation.restored()
-            assert machine.counter.completed == ROUNDS
-            audit = audit_stores(machine, agents)
-            assert (audit.lost, audit.doubled) == (0, 0)
-            assert all(agent.device.outbox.next_seq > 1 for agent in agents.values())
-
-    asyncio.run(story())
+    async with open_broker(tmp_path) as port:
+        federation = Federation(tmp_path, port, ROUNDS, protection)
+        async with federation.running(), watching(federation) as watch:
+            await lose_and_restart_everyone_once(federation, watch)
+            coordinator = federation.processes[COORDINATOR]
+            assert await coordinator.ended() == 0, coordinator.output
+            closing = re.search(r"rounds=(\d+) accuracy=([\d.]+) .*doubled_chunks=(\d+)\n", coordinator.output)
+            assert closing is not None, coordinator.output
+            assert (int(closing[1]), int(closing[3])) == (ROUNDS, 0)
+            assert float(closing[2]) > 0.5
+            await end_in_good_order(federation, watch)
+        machine, agents = federation.restored()
+        assert machine.counter.completed == ROUNDS
+        audit = audit_stores(machine, agents)
+        assert (audit.lost, audit.doubled) == (0, 0)
+        assert all(agent.device.outbox.next_seq > 1 for agent in agents.values())
 
 
 @pytest.fixture

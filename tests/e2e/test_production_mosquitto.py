@@ -54,22 +54,19 @@ class Production:
 
 
 @pytest.mark.parametrize("successor", [pytest.param("itself", marks=pytest.mark.slow), "standby"])
-def test_the_broker_is_killed_and_its_successor_goes_on_without_loss(successor: str, tmp_path: Path) -> None:
+async def test_the_broker_is_killed_and_its_successor_goes_on_without_loss(successor: str, tmp_path: Path) -> None:
     """Promises are kept end to end: what a broker forgot since its last save, or all that it knew, may go."""
 
-    async def story() -> None:
-        identities = Identities(tmp_path / "pki")
-        first, standby = (Production(tmp_path / name, identities) for name in ("first", "standby"))
-        hosts = [f"127.0.0.1:{each.port}" for each in (first, standby)]
-        federation = Federation(tmp_path, first.port, ROUNDS)
-        identities.give_to(federation, hosts, rotate=False)
-        watch = Watch(federation.settings)
-        async with first.running(), identities.watching(watch, hosts), federation.running():
-            await until(lambda: watch.round_no >= 1, federation)
-            await first.kill()
-            async with (first if successor == "itself" else standby).running():
-                await ends_in_good_order(federation, ROUNDS)
-        audit = audit_stores(*federation.restored())
-        assert (audit.lost, audit.doubled) == (0, 0)
-
-    asyncio.run(story())
+    identities = Identities(tmp_path / "pki")
+    first, standby = (Production(tmp_path / name, identities) for name in ("first", "standby"))
+    hosts = [f"127.0.0.1:{each.port}" for each in (first, standby)]
+    federation = Federation(tmp_path, first.port, ROUNDS)
+    identities.give_to(federation, hosts, rotate=False)
+    watch = Watch(federation.settings)
+    async with first.running(), identities.watching(watch, hosts), federation.running():
+        await until(lambda: watch.round_no >= 1, federation)
+        await first.kill()
+        async with (first if successor == "itself" else standby).running():
+            await ends_in_good_order(federation, ROUNDS)
+    audit = audit_stores(*federation.restored())
+    assert (audit.lost, audit.doubled) == (0, 0)

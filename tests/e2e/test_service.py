@@ -45,36 +45,30 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
         yield Manager(listening)
 
 
-def test_an_agent_without_a_broker_is_ready_alive_and_says_when_it_stops(
+async def test_an_agent_without_a_broker_is_ready_alive_and_says_when_it_stops(
     manager: Manager, tmp_path: Path, free_port: int
 ) -> None:
-    async def story() -> None:
-        federation = Federation(tmp_path, free_port, 1)
-        agent = federation.processes[NAMES[0]]
-        await agent.start()
-        await until(lambda: manager.heard("READY=1"), federation)
-        assert "no link to the broker" in agent.output
-        await until(lambda: manager.heard("WATCHDOG=1") >= 3, federation)
-        assert manager.heard("STATUS=no link, ")
-        agent.kill(signal.SIGTERM)
-        assert await agent.ended() == 0
-        assert manager.heard("STOPPING=1") == 1
-        assert manager.heard("READY=1") == 1
-
-    asyncio.run(story())
+    federation = Federation(tmp_path, free_port, 1)
+    agent = federation.processes[NAMES[0]]
+    await agent.start()
+    await until(lambda: manager.heard("READY=1"), federation)
+    assert "no link to the broker" in agent.output
+    await until(lambda: manager.heard("WATCHDOG=1") >= 3, federation)
+    assert manager.heard("STATUS=no link, ")
+    agent.kill(signal.SIGTERM)
+    assert await agent.ended() == 0
+    assert manager.heard("STOPPING=1") == 1
+    assert manager.heard("READY=1") == 1
 
 
-def test_the_embedded_broker_is_ready_when_it_answers(manager: Manager, tmp_path: Path) -> None:
-    async def story() -> None:
-        broker = OflProcess(["broker", "--port", "0"], tmp_path / "broker.log")
-        await broker.start()
-        await until(lambda: manager.heard("READY=1") and manager.heard("WATCHDOG=1") >= 3)
-        assert manager.heard("STATUS=listening on port ")
-        broker.kill(signal.SIGTERM)
-        assert await broker.ended() == 0
-        assert manager.heard("STOPPING=1") == 1
-
-    asyncio.run(story())
+async def test_the_embedded_broker_is_ready_when_it_answers(manager: Manager, tmp_path: Path) -> None:
+    broker = OflProcess(["broker", "--port", "0"], tmp_path / "broker.log")
+    await broker.start()
+    await until(lambda: manager.heard("READY=1") and manager.heard("WATCHDOG=1") >= 3)
+    assert manager.heard("STATUS=listening on port ")
+    broker.kill(signal.SIGTERM)
+    assert await broker.ended() == 0
+    assert manager.heard("STOPPING=1") == 1
 
 
 @pytest.fixture
@@ -99,7 +93,7 @@ def enrolled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[st
 
 
 @pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
-def test_an_agent_with_the_credentials_of_its_service_manager_is_linked_by_mutual_tls(
+async def test_an_agent_with_the_credentials_of_its_service_manager_is_linked_by_mutual_tls(
     manager: Manager, enrolled: Callable[[str], Path], tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me, broker, credentials = enrolled(NAMES[0]), enrolled("broker"), tmp_path / "credentials"
@@ -116,21 +110,18 @@ def test_an_agent_with_the_credentials_of_its_service_manager_is_linked_by_mutua
     user = ["--user=root"] if os.geteuid() == 0 else []
     assert main(["broker", "profile", "mosquitto", *where, *files, *user]) == 0
 
-    async def story() -> None:
-        assert MOSQUITTO is not None
-        mosquitto = await asyncio.create_subprocess_exec(
-            MOSQUITTO, "-c", tmp_path / "mosquitto/mosquitto.conf", stderr=asyncio.subprocess.DEVNULL
-        )
-        try:
-            await _until_listening(free_port)
-            federation = Federation(tmp_path, free_port, 1)
-            agent = federation.processes[NAMES[0]]
-            await agent.start()
-            await until(lambda: manager.heard("STATUS=linked"), federation)
-            agent.kill(signal.SIGTERM)
-            assert await agent.ended() == 0, agent.output
-        finally:
-            mosquitto.terminate()
-            await mosquitto.wait()
-
-    asyncio.run(story())
+    assert MOSQUITTO is not None
+    mosquitto = await asyncio.create_subprocess_exec(
+        MOSQUITTO, "-c", tmp_path / "mosquitto/mosquitto.conf", stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await _until_listening(free_port)
+        federation = Federation(tmp_path, free_port, 1)
+        agent = federation.processes[NAMES[0]]
+        await agent.start()
+        await until(lambda: manager.heard("STATUS=linked"), federation)
+        agent.kill(signal.SIGTERM)
+        assert await agent.ended() == 0, agent.output
+    finally:
+        mosquitto.terminate()
+        await mosquitto.wait()

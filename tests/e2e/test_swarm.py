@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from pathlib import Path
@@ -57,8 +56,8 @@ async def rounds_of(folder: Path, open_broker: Any) -> tuple[str, dict[str, Any]
         return coordinator.output, json.loads(swarm.output.splitlines()[-1])
 
 
-def test_a_swarm_learns_and_says_what_it_did(tmp_path: Path) -> None:
-    said, tally = asyncio.run(rounds_of(tmp_path, _open_amqtt))
+async def test_a_swarm_learns_and_says_what_it_did(tmp_path: Path) -> None:
+    said, tally = await rounds_of(tmp_path, _open_amqtt)
     assert "rounds=2" in said
     assert "doubled_chunks=0" in said
     assert (tally["agents"], tally["processes"], tally["store_failures"]) == (AGENTS, 2, 0)

@@ -81,50 +81,44 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_parties_of_one_name_stay_connected_and_hear_their_own_federation_only(
+async def test_parties_of_one_name_stay_connected_and_hear_their_own_federation_only(
     site: Site, recorder: Any, eventually: Any
 ) -> None:
-    async def story() -> None:
-        async with site.broker(), contextlib.AsyncExitStack() as links:
-            heard = {}
-            for federation in site.ports:
-                for name in (COORDINATOR, "truck-1"):
-                    link, heard[federation, name] = site.link(federation, name), recorder()
-                    if name == COORDINATOR:
-                        for each in site.ports:  # its own statuses, and those of the neighbours
-                            link.subscribe(Topics(each).pattern(Kind.STATUS), 1)
-                    link.start(heard[federation, name])
-                    links.push_async_callback(link.stop)
-                    await eventually(lambda link=link: link.connected)
-                    if name != COORDINATOR:
-                        for each in site.ports:
-                            topic = Topics(each).build(Topic(Kind.STATUS, "truck-1"))
-                            link.publish(topic, federation.encode(), qos=1)
-            for federation in site.ports:
-                await eventually(lambda mine=federation: heard[mine, COORDINATOR].payloads)
-            assert {each: set(heard[each, COORDINATOR].payloads) for each in site.ports} == {
-                NORTH: {b"north"},
-                SOUTH: {b"south"},
-            }
-            assert not [each for each in heard.values() if each.downs], "nobody was evicted"
-
-    asyncio.run(story())
+    async with site.broker(), contextlib.AsyncExitStack() as links:
+        heard = {}
+        for federation in site.ports:
+            for name in (COORDINATOR, "truck-1"):
+                link, heard[federation, name] = site.link(federation, name), recorder()
+                if name == COORDINATOR:
+                    for each in site.ports:  # its own statuses, and those of the neighbours
+                        link.subscribe(Topics(each).pattern(Kind.STATUS), 1)
+                link.start(heard[federation, name])
+                links.push_async_callback(link.stop)
+                await eventually(lambda link=link: link.connected)
+                if name != COORDINATOR:
+                    for each in site.ports:
+                        topic = Topics(each).build(Topic(Kind.STATUS, "truck-1"))
+                        link.publish(topic, federation.encode(), qos=1)
+        for federation in site.ports:
+            await eventually(lambda mine=federation: heard[mine, COORDINATOR].payloads)
+        assert {each: set(heard[each, COORDINATOR].payloads) for each in site.ports} == {
+            NORTH: {b"north"},
+            SOUTH: {b"south"},
+        }
+        assert not [each for each in heard.values() if each.downs], "nobody was evicted"
 
 
-def test_a_certificate_of_the_neighbours_opens_nothing(site: Site, recorder: Any, eventually: Any) -> None:
-    async def story() -> None:
-        async with site.broker():
-            link, heard = site.link(NORTH, "truck-1", at=SOUTH), recorder()
-            link.start(heard)
-            await eventually(lambda: link.last_failure)
-            assert "certificate" in link.last_failure
-            assert heard.ups == []
-            await link.stop()
-
-    asyncio.run(story())
+async def test_a_certificate_of_the_neighbours_opens_nothing(site: Site, recorder: Any, eventually: Any) -> None:
+    async with site.broker():
+        link, heard = site.link(NORTH, "truck-1", at=SOUTH), recorder()
+        link.start(heard)
+        await eventually(lambda: link.last_failure)
+        assert "certificate" in link.last_failure
+        assert heard.ups == []
+        await link.stop()
 
 
-def test_who_knows_the_name_does_not_know_the_session(site: Site, recorder: Any, eventually: Any) -> None:
+async def test_who_knows_the_name_does_not_know_the_session(site: Site, recorder: Any, eventually: Any) -> None:
     """The attack: a member of either federation connects with the client id of another one's coordinator."""
 
     def intrude(federation: FederationId, client_id: str) -> int:
@@ -140,22 +134,19 @@ def test_who_knows_the_name_does_not_know_the_session(site: Site, recorder: Any,
         client.disconnect()
         return len(answers)
 
-    async def story() -> None:
-        async with site.broker():
-            link, heard = site.link(SOUTH, COORDINATOR), recorder()
-            link.start(heard)
-            await eventually(lambda: link.connected)
-            secret = IdentityFolder(site.identity(SOUTH, COORDINATOR)).session_secret()
-            for federation in site.ports:
-                for guess in (f"south.{COORDINATOR}", COORDINATOR, f"south.{COORDINATOR}.{'0' * len(secret)}"):
-                    assert await asyncio.to_thread(intrude, federation, guess) == 1, "it was let in"
-            assert link.connected
-            assert heard.downs == []
-            await asyncio.to_thread(intrude, SOUTH, f"south.{COORDINATOR}.{secret}")
-            await eventually(lambda: heard.downs)  # so the guesses above could have worked
-            await link.stop()
-
-    asyncio.run(story())
+    async with site.broker():
+        link, heard = site.link(SOUTH, COORDINATOR), recorder()
+        link.start(heard)
+        await eventually(lambda: link.connected)
+        secret = IdentityFolder(site.identity(SOUTH, COORDINATOR)).session_secret()
+        for federation in site.ports:
+            for guess in (f"south.{COORDINATOR}", COORDINATOR, f"south.{COORDINATOR}.{'0' * len(secret)}"):
+                assert await asyncio.to_thread(intrude, federation, guess) == 1, "it was let in"
+        assert link.connected
+        assert heard.downs == []
+        await asyncio.to_thread(intrude, SOUTH, f"south.{COORDINATOR}.{secret}")
+        await eventually(lambda: heard.downs)  # so the guesses above could have worked
+        await link.stop()
 
 
 def test_two_listeners_at_one_port_are_refused(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +154,7 @@ def test_two_listeners_at_one_port_are_refused(site: Site, capsys: pytest.Captur
     assert "belongs to federation north at this broker: choose --port" in capsys.readouterr().err
 
 
-def test_two_federations_of_processes_complete_their_rounds(site: Site) -> None:
+async def test_two_federations_of_processes_complete_their_rounds(site: Site) -> None:
     """Two coordinators used to evict each other."""
 
     def processes(federation: FederationId) -> dict[str, OflProcess]:
@@ -187,21 +178,18 @@ def test_two_federations_of_processes_complete_their_rounds(site: Site) -> None:
             for name, command in commands.items()
         }
 
-    async def story() -> None:
-        parties = {federation: processes(federation) for federation in site.ports}
-        everybody = [process for named in parties.values() for process in named.values()]
-        async with site.broker():
-            try:
-                for process in everybody:
-                    await process.start()
-                for federation, named in parties.items():
-                    coordinator = named[COORDINATOR]
-                    assert await coordinator.ended() == 0, (federation, coordinator.output[-2000:])
-                    assert f"rounds={ROUNDS} " in coordinator.output
-            finally:
-                for process in everybody:
-                    process.kill()
-                    await process.ended()
-        assert not [process.output for process in everybody if "another client with this id" in process.output]
-
-    asyncio.run(story())
+    parties = {federation: processes(federation) for federation in site.ports}
+    everybody = [process for named in parties.values() for process in named.values()]
+    async with site.broker():
+        try:
+            for process in everybody:
+                await process.start()
+            for federation, named in parties.items():
+                coordinator = named[COORDINATOR]
+                assert await coordinator.ended() == 0, (federation, coordinator.output[-2000:])
+                assert f"rounds={ROUNDS} " in coordinator.output
+        finally:
+            for process in everybody:
+                process.kill()
+                await process.ended()
+    assert not [process.output for process in everybody if "another client with this id" in process.output]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from pathlib import Path
@@ -37,63 +36,57 @@ async def answering(party: LocalParty, federation: Federation) -> StatusReply:
     return answers[-1]
 
 
-def test_a_device_without_a_broker_says_so_and_after_kill_9_its_socket_is_replaced(
+async def test_a_device_without_a_broker_says_so_and_after_kill_9_its_socket_is_replaced(
     tmp_path: Path, free_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def story() -> None:
-        federation = Federation(tmp_path, free_port, 1)
-        agent, party = federation.processes[ME], LocalParty(federation.state, ME)
-        await agent.start()
-        first = await answering(party, federation)
-        assert (first.party, first.role, first.linked, first.overdue) == (ME, "agent", False, "")
-        assert first.details["leader"] is None
-        assert first.details["model_complete"] is False
-        with pytest.raises(LocalError, match="blocks have not arrived yet"):
-            party.model()
-        assert main(["status", "--local", "--state", str(federation.state)]) == 0
-        said = capsys.readouterr().out
-        assert f"{ME}: agent, up " in said
-        assert f"process {first.pid}" in said
-        agent.kill()
-        await agent.ended()
-        assert main(["status", "--local", "--state", str(federation.state), "--id", ME]) == 1
-        assert "does not run here" in capsys.readouterr().out
-        assert socket_path(federation.state, ME).exists()
-        with pytest.raises(NotRunningError):
-            party.status()
-        await agent.start()
-        second = await answering(party, federation)
-        assert second.pid != first.pid
-        agent.kill(signal.SIGTERM)
-        assert await agent.ended() == 0
-        assert not socket_path(federation.state, ME).exists()
-        assert "Traceback" not in agent.output
-
-    asyncio.run(story())
+    federation = Federation(tmp_path, free_port, 1)
+    agent, party = federation.processes[ME], LocalParty(federation.state, ME)
+    await agent.start()
+    first = await answering(party, federation)
+    assert (first.party, first.role, first.linked, first.overdue) == (ME, "agent", False, "")
+    assert first.details["leader"] is None
+    assert first.details["model_complete"] is False
+    with pytest.raises(LocalError, match="blocks have not arrived yet"):
+        party.model()
+    assert main(["status", "--local", "--state", str(federation.state)]) == 0
+    said = capsys.readouterr().out
+    assert f"{ME}: agent, up " in said
+    assert f"process {first.pid}" in said
+    agent.kill()
+    await agent.ended()
+    assert main(["status", "--local", "--state", str(federation.state), "--id", ME]) == 1
+    assert "does not run here" in capsys.readouterr().out
+    assert socket_path(federation.state, ME).exists()
+    with pytest.raises(NotRunningError):
+        party.status()
+    await agent.start()
+    second = await answering(party, federation)
+    assert second.pid != first.pid
+    agent.kill(signal.SIGTERM)
+    assert await agent.ended() == 0
+    assert not socket_path(federation.state, ME).exists()
+    assert "Traceback" not in agent.output
 
 
-def test_a_coordinator_gives_its_model_and_the_doctor_asks_it(
+async def test_a_coordinator_gives_its_model_and_the_doctor_asks_it(
     tmp_path: Path, free_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def story() -> None:
-        federation = Federation(tmp_path, free_port, 1)
-        coordinator, party = federation.processes[COORDINATOR], LocalParty(federation.state, COORDINATOR)
-        await coordinator.start()
-        status = await answering(party, federation)
-        reply, body = party.model()
-        assert (status.role, reply.role, reply.round_no, reply.final) == ("coordinator", "coordinator", 0, False)
-        values = np.frombuffer(body, "<f4")
-        assert len(values) == reply.size == status.details["parameters"]
-        assert np.isfinite(values).all()
-        found = {finding.check: finding for finding in state(federation.state / "coordinator.sqlite", PrivacyRules())}
-        assert f"process {status.pid}" in found["state"].said
-        assert found["broker"].level == "warning"
-        assert main(["status", "--local", "--state", str(federation.state), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["coordinator"]["pid"] == status.pid
-        coordinator.kill(signal.SIGTERM)
-        assert await coordinator.ended() == 0
-
-    asyncio.run(story())
+    federation = Federation(tmp_path, free_port, 1)
+    coordinator, party = federation.processes[COORDINATOR], LocalParty(federation.state, COORDINATOR)
+    await coordinator.start()
+    status = await answering(party, federation)
+    reply, body = party.model()
+    assert (status.role, reply.role, reply.round_no, reply.final) == ("coordinator", "coordinator", 0, False)
+    values = np.frombuffer(body, "<f4")
+    assert len(values) == reply.size == status.details["parameters"]
+    assert np.isfinite(values).all()
+    found = {finding.check: finding for finding in state(federation.state / "coordinator.sqlite", PrivacyRules())}
+    assert f"process {status.pid}" in found["state"].said
+    assert found["broker"].level == "warning"
+    assert main(["status", "--local", "--state", str(federation.state), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["coordinator"]["pid"] == status.pid
+    coordinator.kill(signal.SIGTERM)
+    assert await coordinator.ended() == 0
 
 
 def test_a_folder_without_stores_has_no_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

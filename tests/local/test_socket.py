@@ -87,15 +87,12 @@ def test_status_and_a_model_of_twelve_megabytes_come_whole(tmp_path: Path) -> No
     assert np.array_equal(np.frombuffer(body, "<f4"), VALUES)
 
 
-def test_the_file_is_its_owners_alone_and_goes_with_the_party(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with served(tmp_path) as server:
-            mode = server.path.stat().st_mode
-            assert stat.S_ISSOCK(mode)
-            assert stat.S_IMODE(mode) == 0o600
-        assert not server.path.exists()
-
-    asyncio.run(story())
+async def test_the_file_is_its_owners_alone_and_goes_with_the_party(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        mode = server.path.stat().st_mode
+        assert stat.S_ISSOCK(mode)
+        assert stat.S_IMODE(mode) == 0o600
+    assert not server.path.exists()
 
 
 def test_a_reason_is_told_to_the_visitor(tmp_path: Path) -> None:
@@ -132,7 +129,7 @@ def test_a_socket_left_by_a_dead_party_is_replaced(tmp_path: Path) -> None:
     assert visit(tmp_path, LocalParty.status) == STATUS
 
 
-def test_a_file_that_is_no_socket_is_left_alone_and_the_party_runs_without(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_socket_is_left_alone_and_the_party_runs_without(tmp_path: Path) -> None:
     precious = socket_path(tmp_path, ME)
     precious.write_text("somebody's")
 
@@ -142,7 +139,7 @@ def test_a_file_that_is_no_socket_is_left_alone_and_the_party_runs_without(tmp_p
         await server.close()
         return started
 
-    assert asyncio.run(story()) is False
+    assert await story() is False
     assert precious.read_text() == "somebody's"
 
 
@@ -218,17 +215,14 @@ def test_more_visitors_than_seats_are_asked_to_come_again(tmp_path: Path) -> Non
     visit(tmp_path, story, request_s=60.0)
 
 
-def test_the_loop_goes_on_while_a_model_is_sent_slowly(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with served(tmp_path):
-            ticks = 0
-            taking = asyncio.create_task(asyncio.to_thread(LocalParty(tmp_path, ME).model))
-            while not taking.done():
-                await asyncio.sleep(0)
-                ticks += 1
-            assert ticks > 10
-
-    asyncio.run(story())
+async def test_the_loop_goes_on_while_a_model_is_sent_slowly(tmp_path: Path) -> None:
+    async with served(tmp_path):
+        ticks = 0
+        taking = asyncio.create_task(asyncio.to_thread(LocalParty(tmp_path, ME).model))
+        while not taking.done():
+            await asyncio.sleep(0)
+            ticks += 1
+        assert ticks > 10
 
 
 def test_requests_of_another_kind_are_not_known() -> None:

@@ -139,7 +139,7 @@ class Desk:
         return Answer(*self.now)
 
 
-def test_a_watch_hands_on_what_is_new_and_tells_a_failure_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_watch_hands_on_what_is_new_and_tells_a_failure_once(caplog: pytest.LogCaptureFixture) -> None:
     taken: list[int] = []
     broken = False
 
@@ -148,8 +148,7 @@ def test_a_watch_hands_on_what_is_new_and_tells_a_failure_once(caplog: pytest.Lo
             raise OutputError("the shelf is full")
         taken.append(reply.round_no)
 
-    async def story() -> None:
-        nonlocal broken
+    with caplog.at_level(logging.WARNING):
         desk: Any = Desk()
         watch = ModelWatch(take, every_s=0.0)
         await watch.deliver_news(desk)
@@ -166,13 +165,10 @@ def test_a_watch_hands_on_what_is_new_and_tells_a_failure_once(caplog: pytest.Lo
         broken = False
         await watch.deliver_news(desk)
         assert taken == [1, 3]
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(story())
     assert [record.getMessage().count("the shelf is full") for record in caplog.records] == [1]
 
 
-def test_a_watch_waits_for_news_and_delivers_the_rest_at_the_end() -> None:
+async def test_a_watch_waits_for_news_and_delivers_the_rest_at_the_end() -> None:
     taken: list[int] = []
 
     async def story() -> None:
@@ -198,4 +194,4 @@ def test_a_watch_waits_for_news_and_delivers_the_rest_at_the_end() -> None:
         await watch.flush(desk)
         assert taken == [1, 2]
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    await asyncio.wait_for(story(), 20)

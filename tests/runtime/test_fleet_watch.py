@@ -26,17 +26,14 @@ from ofl_iot.transport.settings import MqttSettings
 RECORDED = Path(__file__).parents[1] / "fleet_view" / "recorded"
 
 
-def test_a_recorded_fleet_answers_at_once_and_then_never_changes() -> None:
+async def test_a_recorded_fleet_answers_at_once_and_then_never_changes() -> None:
     details = decode_details((RECORDED / "truck-03.json").read_bytes())
     view = decode_view((RECORDED / "north-depot.json").read_bytes())
     source: FleetSource = RecordedFleet(view, {details.id: details})
 
-    async def read() -> None:
-        assert await source.changed(0) == source.view().seq
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(source.changed(source.view().seq), 0.01)
-
-    asyncio.run(read())
+    assert await source.changed(0) == source.view().seq
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(source.changed(source.view().seq), 0.01)
     assert source.details("truck-03") == details
     assert source.details("nobody") is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,61 +35,52 @@ def message(number: int, sender: str = "d1") -> Arrived:
     return Arrived(Topic(Kind.PULL, DeviceId(sender), ME), Pull(number, b"", 1))
 
 
-def test_a_message_that_raises_twice_is_acknowledged_and_the_others_are_handled(
+async def test_a_message_that_raises_twice_is_acknowledged_and_the_others_are_handled(
     eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        async with running(digest, store_retry_s=600.0) as bench:
-            await eventually(lambda: bench.link.handler)
-            bench.link.up()
-            for number in (1, POISON, 2):
-                bench.link.deliver(pull_topic("d1"), pull(number))
-            await eventually(lambda: len(bench.link.acknowledged) == 3)
-            assert sorted(bench.store.load()["kept"]) == [1, 2]
-            assert bench.party.quarantined == {"d1": 1}
-            first, second = (i for i, e in enumerate(bench.told) if isinstance(e, Arrived) and e == message(POISON))
-            assert [type(e) for e in bench.told[first + 1 : second]] == [Started, LinkUp]
-
-    asyncio.run(story())
+    async with running(digest, store_retry_s=600.0) as bench:
+        await eventually(lambda: bench.link.handler)
+        bench.link.up()
+        for number in (1, POISON, 2):
+            bench.link.deliver(pull_topic("d1"), pull(number))
+        await eventually(lambda: len(bench.link.acknowledged) == 3)
+        assert sorted(bench.store.load()["kept"]) == [1, 2]
+        assert bench.party.quarantined == {"d1": 1}
+        first, second = (i for i, e in enumerate(bench.told) if isinstance(e, Arrived) and e == message(POISON))
+        assert [type(e) for e in bench.told[first + 1 : second]] == [Started, LinkUp]
     assert caplog.text.count("handling a message raised party=me sender=d1 kind=PULL error=KeyError at test_quar") == 2
     assert caplog.text.count("message in quarantine party=me sender=d1 kind=PULL") == 1
     assert "secret payload" not in caplog.text
 
 
-def test_what_is_in_quarantine_is_dropped_at_once_when_it_comes_again(eventually: Any) -> None:
+async def test_what_is_in_quarantine_is_dropped_at_once_when_it_comes_again(eventually: Any) -> None:
     """A retained message comes again with every subscription; the machine must not begin again each time."""
 
-    async def story() -> None:
-        async with running(digest) as bench:
-            await eventually(lambda: bench.link.handler)
-            for _ in range(5):
-                bench.link.deliver(pull_topic("d1"), pull(POISON))
-            await eventually(lambda: len(bench.link.acknowledged) == 5)
-            assert bench.told.count(message(POISON)) == 2
-            assert bench.party.quarantined == {"d1": 5}
-            assert "5 messages in quarantine" in (await bench.party.pulse()).status
-
-    asyncio.run(story())
-
-
-def test_the_second_try_waits_for_a_store_that_fails_in_between(eventually: Any) -> None:
-    async def story() -> None:
-        store = BreakableStore()
-        async with running(digest, store=store) as bench:
-            await eventually(lambda: bench.link.handler)
-            store.full = True
+    async with running(digest) as bench:
+        await eventually(lambda: bench.link.handler)
+        for _ in range(5):
             bench.link.deliver(pull_topic("d1"), pull(POISON))
-            await eventually(lambda: bench.party.store_failures >= 2)
-            assert not bench.link.acknowledged
-            store.full = False
-            await eventually(lambda: bench.link.acknowledged)
-            assert bench.party.quarantined == {"d1": 1}
+        await eventually(lambda: len(bench.link.acknowledged) == 5)
+        assert bench.told.count(message(POISON)) == 2
+        assert bench.party.quarantined == {"d1": 5}
+        assert "5 messages in quarantine" in (await bench.party.pulse()).status
 
-    asyncio.run(story())
+
+async def test_the_second_try_waits_for_a_store_that_fails_in_between(eventually: Any) -> None:
+    store = BreakableStore()
+    async with running(digest, store=store) as bench:
+        await eventually(lambda: bench.link.handler)
+        store.full = True
+        bench.link.deliver(pull_topic("d1"), pull(POISON))
+        await eventually(lambda: bench.party.store_failures >= 2)
+        assert not bench.link.acknowledged
+        store.full = False
+        await eventually(lambda: bench.link.acknowledged)
+        assert bench.party.quarantined == {"d1": 1}
 
 
 @pytest.mark.parametrize("error", [ConfigError("another coordinator"), None])
-def test_what_the_operator_must_fix_and_what_no_message_caused_end_the_party(
+async def test_what_the_operator_must_fix_and_what_no_message_caused_end_the_party(
     error: Exception | None, eventually: Any
 ) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
@@ -109,23 +99,20 @@ def test_what_the_operator_must_fix_and_what_no_message_caused_end_the_party(
             assert not bench.link.acknowledged
 
     with pytest.raises(type(error) if error else ZeroDivisionError):
-        asyncio.run(story())
+        await story()
 
 
-def test_an_error_of_ours_that_escapes_a_machine_is_no_reason_to_end(eventually: Any) -> None:
+async def test_an_error_of_ours_that_escapes_a_machine_is_no_reason_to_end(eventually: Any) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         if isinstance(event, Arrived):
             raise CryptoError("a made-up key")
         return ()
 
-    async def story() -> None:
-        async with running(rule) as bench:
-            await eventually(lambda: bench.link.handler)
-            bench.link.deliver(pull_topic("d1"), pull(1))
-            await eventually(lambda: bench.link.acknowledged)
-            assert bench.party.quarantined == {"d1": 1}
-
-    asyncio.run(story())
+    async with running(rule) as bench:
+        await eventually(lambda: bench.link.handler)
+        bench.link.deliver(pull_topic("d1"), pull(1))
+        await eventually(lambda: bench.link.acknowledged)
+        assert bench.party.quarantined == {"d1": 1}
 
 
 def test_two_strikes_are_counted_for_each_message_of_each_sender(monkeypatch: pytest.MonkeyPatch) -> None:

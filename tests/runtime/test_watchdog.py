@@ -83,14 +83,11 @@ def test_an_abstract_socket_is_reached_too() -> None:
         assert manager.recv(4096) == b"READY=1"
 
 
-def test_without_a_manager_nothing_is_sent_and_nothing_is_waited_for() -> None:
-    async def story() -> None:
-        alone = Service.of({})
-        assert not alone.notifier.listening
-        alone.stopping()
-        await alone.attend(Sick())
-
-    asyncio.run(story())
+async def test_without_a_manager_nothing_is_sent_and_nothing_is_waited_for() -> None:
+    alone = Service.of({})
+    assert not alone.notifier.listening
+    alone.stopping()
+    await alone.attend(Sick())
 
 
 def test_a_manager_that_went_away_is_no_reason_to_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -127,7 +124,7 @@ class Sick:
         return Health(ready=True, overdue="a job takes longer than 1 s", status="two\nlines")
 
 
-def test_what_is_overdue_withholds_the_watchdog_and_is_said_once(
+async def test_what_is_overdue_withholds_the_watchdog_and_is_said_once(
     manager: Manager, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> list[str]:
@@ -142,7 +139,7 @@ def test_what_is_overdue_withholds_the_watchdog_and_is_said_once(
         reporting.cancel()
         return lines
 
-    lines = asyncio.run(story())
+    lines = await story()
     assert lines.count("READY=1") == 1
     assert "WATCHDOG=1" not in lines
     assert caplog.text.count("no progress, the watchdog is not fed any more reason=a job takes longer") == 1
@@ -151,59 +148,50 @@ def test_what_is_overdue_withholds_the_watchdog_and_is_said_once(
 # --- a party's pulse
 
 
-def test_an_idle_party_is_ready_once_its_link_was_tried_and_feeds_the_watchdog(
+async def test_an_idle_party_is_ready_once_its_link_was_tried_and_feeds_the_watchdog(
     manager: Manager, eventually: Any
 ) -> None:
-    async def story() -> None:
-        async with running(lambda event, now: (DeviceAssigned(1, "d1"),) if isinstance(event, LinkUp) else ()) as bench:
-            reporting = asyncio.create_task(service(manager).attend(bench.party))
-            await eventually(lambda: bench.link.handler)
-            assert "READY=1" not in await fed(manager, eventually)
-            bench.link.tried = True  # in vain
-            lines = await fed(manager, eventually)
-            assert lines.count("READY=1") == 1
-            assert "STATUS=no link, 0 jobs, 0 events waiting, last: started" in lines
-            bench.link.up()
-            await eventually(lambda: "STATUS=linked, 0 jobs, 0 events waiting, last: assigned" in heard(manager))
-            reporting.cancel()
-
-    asyncio.run(story())
+    async with running(lambda event, now: (DeviceAssigned(1, "d1"),) if isinstance(event, LinkUp) else ()) as bench:
+        reporting = asyncio.create_task(service(manager).attend(bench.party))
+        await eventually(lambda: bench.link.handler)
+        assert "READY=1" not in await fed(manager, eventually)
+        bench.link.tried = True  # in vain
+        lines = await fed(manager, eventually)
+        assert lines.count("READY=1") == 1
+        assert "STATUS=no link, 0 jobs, 0 events waiting, last: started" in lines
+        bench.link.up()
+        await eventually(lambda: "STATUS=linked, 0 jobs, 0 events waiting, last: assigned" in heard(manager))
+        reporting.cancel()
 
 
-def test_a_party_that_waits_for_room_on_its_disk_feeds_the_watchdog(manager: Manager, eventually: Any) -> None:
+async def test_a_party_that_waits_for_room_on_its_disk_feeds_the_watchdog(manager: Manager, eventually: Any) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (Persist((Put("a", 1, b"x"),)),) if isinstance(event, Arrived) else ()
 
-    async def story() -> None:
-        async with running(rule) as bench:
-            reporting = asyncio.create_task(service(manager).attend(bench.party))
-            await eventually(lambda: bench.link.handler)
-            bench.store.full = True
-            bench.link.deliver(pull_topic("d1"), pull(1))
-            await eventually(lambda: bench.party.store_failures)
-            assert any("store failed" in line for line in await fed(manager, eventually))
-            assert bench.party._events.qsize() <= 2
-            reporting.cancel()
-
-    asyncio.run(story())
+    async with running(rule) as bench:
+        reporting = asyncio.create_task(service(manager).attend(bench.party))
+        await eventually(lambda: bench.link.handler)
+        bench.store.full = True
+        bench.link.deliver(pull_topic("d1"), pull(1))
+        await eventually(lambda: bench.party.store_failures)
+        assert any("store failed" in line for line in await fed(manager, eventually))
+        assert bench.party._events.qsize() <= 2
+        reporting.cancel()
 
 
-def test_a_store_that_answers_with_an_error_answers(manager: Manager, eventually: Any) -> None:
+async def test_a_store_that_answers_with_an_error_answers(manager: Manager, eventually: Any) -> None:
     class Unreadable(BreakableStore):
         def ping(self) -> None:
             self.load()
 
-    async def story() -> None:
-        async with running(nothing, store=Unreadable()) as bench:
-            await eventually(lambda: bench.link.handler)
-            bench.store.unreadable = True
-            assert (await bench.party.pulse()).overdue == ""
-            assert bench.party.store_failures == 1
-
-    asyncio.run(story())
+    async with running(nothing, store=Unreadable()) as bench:
+        await eventually(lambda: bench.link.handler)
+        bench.store.unreadable = True
+        assert (await bench.party.pulse()).overdue == ""
+        assert bench.party.store_failures == 1
 
 
-def test_no_pulse_passes_a_store_that_hangs(eventually: Any) -> None:
+async def test_no_pulse_passes_a_store_that_hangs(eventually: Any) -> None:
     hanging, let_go = threading.Event(), threading.Event()
 
     class Hung(BreakableStore):
@@ -211,23 +199,20 @@ def test_no_pulse_passes_a_store_that_hangs(eventually: Any) -> None:
             hanging.set()
             assert let_go.wait(10)
 
-    async def story() -> None:
-        rule = lambda event, now: (Persist((Put("a", 1, b"x"),)),) if isinstance(event, Arrived) else ()  # noqa: E731
-        async with running(rule, store=Hung()) as bench:
-            await eventually(lambda: bench.link.handler)
-            bench.link.deliver(pull_topic("d1"), pull(1))
-            await eventually(hanging.is_set)
-            pulse = asyncio.create_task(bench.party.pulse())
-            for _ in range(100):
-                await asyncio.sleep(0)
-            assert not pulse.done()
-            let_go.set()
-            assert (await pulse).overdue == ""
-
-    asyncio.run(story())
+    rule = lambda event, now: (Persist((Put("a", 1, b"x"),)),) if isinstance(event, Arrived) else ()  # noqa: E731
+    async with running(rule, store=Hung()) as bench:
+        await eventually(lambda: bench.link.handler)
+        bench.link.deliver(pull_topic("d1"), pull(1))
+        await eventually(hanging.is_set)
+        pulse = asyncio.create_task(bench.party.pulse())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not pulse.done()
+        let_go.set()
+        assert (await pulse).overdue == ""
 
 
-def test_a_job_beyond_its_bound_is_overdue_until_it_ends(eventually: Any) -> None:
+async def test_a_job_beyond_its_bound_is_overdue_until_it_ends(eventually: Any) -> None:
     let_go = threading.Event()
 
     def work(job: Any) -> Event:
@@ -237,28 +222,22 @@ def test_a_job_beyond_its_bound_is_overdue_until_it_ends(eventually: Any) -> Non
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (Compute(EvaluateModel(1, np.zeros(1, np.float32))),) if isinstance(event, LinkUp) else ()
 
-    async def story() -> None:
-        async with running(rule, work=work, job_limit_s=0.05) as bench:
-            await eventually(lambda: bench.link.handler)
-            assert (await bench.party.pulse()).overdue == ""
-            bench.link.up()
-            for _ in range(1000):
-                if overdue := (await bench.party.pulse()).overdue:
-                    break
-                await asyncio.sleep(0.01)
-            assert overdue == "me EvaluateModel takes longer than 0.05 s"
-            let_go.set()
-            await eventually(lambda: any(isinstance(event, Evaluated) for event in bench.told))
-            assert (await bench.party.pulse()).overdue == ""
-
-    asyncio.run(story())
+    async with running(rule, work=work, job_limit_s=0.05) as bench:
+        await eventually(lambda: bench.link.handler)
+        assert (await bench.party.pulse()).overdue == ""
+        bench.link.up()
+        for _ in range(1000):
+            if overdue := (await bench.party.pulse()).overdue:
+                break
+            await asyncio.sleep(0.01)
+        assert overdue == "me EvaluateModel takes longer than 0.05 s"
+        let_go.set()
+        await eventually(lambda: any(isinstance(event, Evaluated) for event in bench.told))
+        assert (await bench.party.pulse()).overdue == ""
 
 
-def test_a_dead_link_is_no_progress(eventually: Any) -> None:
-    async def story() -> None:
-        async with running(nothing) as bench:
-            await eventually(lambda: bench.link.handler)
-            bench.link.alive = False
-            assert (await bench.party.pulse()).overdue == "the link died"
-
-    asyncio.run(story())
+async def test_a_dead_link_is_no_progress(eventually: Any) -> None:
+    async with running(nothing) as bench:
+        await eventually(lambda: bench.link.handler)
+        bench.link.alive = False
+        assert (await bench.party.pulse()).overdue == "the link died"

@@ -31,79 +31,72 @@ def chunks() -> list[bytes]:
     return [number.to_bytes(4, "big") * (CHUNK // 4) for number in range(MANY)]
 
 
-def test_what_is_urgent_overtakes_and_what_is_stale_is_withdrawn(
+async def test_what_is_urgent_overtakes_and_what_is_stale_is_withdrawn(
     open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any
 ) -> None:
-    async def story() -> None:
-        async with (
-            open_broker() as port,
-            tcp_proxy(port, small_buffers=True) as proxy,
-            linked(proxy.port, "device") as (link, _),
-            linked(port, "leader", "old", "new", "control") as (_, heard),
-        ):
-            proxy.stall()
-            for payload in chunks():
-                assert link.publish("old", payload, qos=1, urgency=1)
-            assert link.publish("new", b"chunk", qos=1, urgency=1)
-            assert link.publish("control", b"receipt", qos=1)
-            link.withdraw("old")
-            proxy.resume()
-            await eventually(lambda: {"new", "control"} <= {each.topic for each in heard.deliveries})
-            topics = [each.topic for each in heard.deliveries]
-            assert topics.count("old") <= FEW
-            assert topics.index("control") < topics.index("new")
-
-    asyncio.run(story())
+    async with (
+        open_broker() as port,
+        tcp_proxy(port, small_buffers=True) as proxy,
+        linked(proxy.port, "device") as (link, _),
+        linked(port, "leader", "old", "new", "control") as (_, heard),
+    ):
+        proxy.stall()
+        for payload in chunks():
+            assert link.publish("old", payload, qos=1, urgency=1)
+        assert link.publish("new", b"chunk", qos=1, urgency=1)
+        assert link.publish("control", b"receipt", qos=1)
+        link.withdraw("old")
+        proxy.resume()
+        await eventually(lambda: {"new", "control"} <= {each.topic for each in heard.deliveries})
+        topics = [each.topic for each in heard.deliveries]
+        assert topics.count("old") <= FEW
+        assert topics.index("control") < topics.index("new")
 
 
-def test_a_resend_of_what_has_not_left_adds_nothing(
+async def test_a_resend_of_what_has_not_left_adds_nothing(
     open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any
 ) -> None:
-    async def story() -> None:
-        async with (
-            open_broker() as port,
-            tcp_proxy(port, small_buffers=True) as proxy,
-            linked(proxy.port, "device") as (link, _),
-            linked(port, "leader", "t") as (_, heard),
-        ):
-            proxy.stall()
-            payloads = chunks()[:100]
-            for _ in range(20):
-                for payload in payloads:
-                    assert link.publish("t", payload, qos=1, urgency=1)
-            proxy.resume()
-            await eventually(lambda: len(heard.deliveries) >= len(payloads))
-            assert link.publish("t", b"last", qos=1, urgency=9)
-            await eventually(lambda: heard.payloads[-1:] == [b"last"])
-            assert heard.payloads[:-1] == payloads
-
-    asyncio.run(story())
+    async with (
+        open_broker() as port,
+        tcp_proxy(port, small_buffers=True) as proxy,
+        linked(proxy.port, "device") as (link, _),
+        linked(port, "leader", "t") as (_, heard),
+    ):
+        proxy.stall()
+        payloads = chunks()[:100]
+        for _ in range(20):
+            for payload in payloads:
+                assert link.publish("t", payload, qos=1, urgency=1)
+        proxy.resume()
+        await eventually(lambda: len(heard.deliveries) >= len(payloads))
+        assert link.publish("t", b"last", qos=1, urgency=9)
+        await eventually(lambda: heard.payloads[-1:] == [b"last"])
+        assert heard.payloads[:-1] == payloads
 
 
-def test_little_is_where_it_cannot_be_withdrawn(open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any) -> None:
-    async def story() -> None:
-        async with (
-            open_broker() as port,
-            tcp_proxy(port, small_buffers=True) as proxy,
-            linked(proxy.port, "device") as (link, _),
-        ):
-            proxy.stall()
-            before = link.bytes_sent
-            for payload in chunks():
-                link.publish("t", payload, qos=1)
-            writable = asyncio.Event()
-            for _ in range(50):  # turns of the loop in which it may write what the kernel takes
-                asyncio.get_running_loop().call_soon(writable.set)
-                await writable.wait()
-                writable.clear()
-            held_by_the_way = 64 * 1024
-            assert link.bytes_sent - before <= UNSENT_BYTES + FEED_BYTES + held_by_the_way
-            proxy.reset()
+async def test_little_is_where_it_cannot_be_withdrawn(
+    open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any
+) -> None:
+    async with (
+        open_broker() as port,
+        tcp_proxy(port, small_buffers=True) as proxy,
+        linked(proxy.port, "device") as (link, _),
+    ):
+        proxy.stall()
+        before = link.bytes_sent
+        for payload in chunks():
+            link.publish("t", payload, qos=1)
+        writable = asyncio.Event()
+        for _ in range(50):  # turns of the loop in which it may write what the kernel takes
+            asyncio.get_running_loop().call_soon(writable.set)
+            await writable.wait()
+            writable.clear()
+        held_by_the_way = 64 * 1024
+        assert link.bytes_sent - before <= UNSENT_BYTES + FEED_BYTES + held_by_the_way
+        proxy.reset()
 
-    asyncio.run(story())
 
-
-def test_a_thin_link_is_not_called_deaf(open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any) -> None:
+async def test_a_thin_link_is_not_called_deaf(open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any) -> None:
     """Its echo waits behind other data; only once the peer has it does the time run."""
 
     class Clock:
@@ -113,29 +106,26 @@ def test_a_thin_link_is_not_called_deaf(open_broker: Any, linked: Any, tcp_proxy
             self.calls += 1
             return time.monotonic() + self.ahead_s
 
-    async def story() -> None:
-        clock = Clock()
-        async with open_broker() as port, tcp_proxy(port, small_buffers=True) as proxy:
-            async with linked(proxy.port, "other", "t"):
-                pass  # the broker and the proxy work
-            from_link: list[Any] = []
-            settings = {"echo_interval_s": 5.0, "echo_timeout_s": 0.4}
-            link = MqttLink(impatient_settings(proxy.port, **settings), "device", echo_topic="e", clock=clock)
-            link.start(from_link.append)
-            await eventually(lambda: link.connected and link.all_granted)
-            proxy.stall()
-            for payload in chunks():
-                link.publish("t", payload, qos=1)
-            clock.ahead_s = 1000.0
-            seen = clock.calls
-            await eventually(lambda: clock.calls >= seen + 20)  # the echo is handed over, and overdue by any clock
-            assert link.connections == 1
-            assert link.connected
-            proxy.resume()
-            await link.stop()
-            assert not [event for event in from_link if isinstance(event, Delivery)]
-
-    asyncio.run(story())
+    clock = Clock()
+    async with open_broker() as port, tcp_proxy(port, small_buffers=True) as proxy:
+        async with linked(proxy.port, "other", "t"):
+            pass  # the broker and the proxy work
+        from_link: list[Any] = []
+        settings = {"echo_interval_s": 5.0, "echo_timeout_s": 0.4}
+        link = MqttLink(impatient_settings(proxy.port, **settings), "device", echo_topic="e", clock=clock)
+        link.start(from_link.append)
+        await eventually(lambda: link.connected and link.all_granted)
+        proxy.stall()
+        for payload in chunks():
+            link.publish("t", payload, qos=1)
+        clock.ahead_s = 1000.0
+        seen = clock.calls
+        await eventually(lambda: clock.calls >= seen + 20)  # the echo is handed over, and overdue by any clock
+        assert link.connections == 1
+        assert link.connected
+        proxy.resume()
+        await link.stop()
+        assert not [event for event in from_link if isinstance(event, Delivery)]
 
 
 def impatient_settings(port: int, **changes: Any) -> MqttSettings:
@@ -171,7 +161,7 @@ def test_a_change_of_the_network_is_noticed() -> None:
     assert done.stdout == "changed\n", done.stderr
 
 
-def test_a_link_tries_at_once_when_the_network_changes(
+async def test_a_link_tries_at_once_when_the_network_changes(
     open_broker: Any, linked: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Watch:
@@ -183,40 +173,36 @@ def test_a_link_tries_at_once_when_the_network_changes(
         def forget(self, changed: Any) -> None:
             self.changed = None
 
-    async def story() -> None:
-        watch = Watch()
-        monkeypatch.setattr("ofl_iot.transport.mqtt.netlink_watch", lambda: watch)
-        async with open_broker() as port:
-            from_link: list[Any] = []
-            patient = MqttSettings(port=port, backoff_min_s=600.0, backoff_max_s=600.0)
-            link = MqttLink(patient, "device")
-            link.start(from_link.append)
-            await eventually(lambda: link.connected)
-            link._connection.end("the test said so")  # a pause of ten minutes begins
-            await eventually(lambda: not link.connected)
-            assert watch.changed is not None
-            watch.changed()
-            await eventually(lambda: link.connections == 2)
-            await link.stop()
-            assert watch.changed is None
-
-    asyncio.run(story())
-
-
-def test_pauses_stay_short_while_this_machine_has_no_network(eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> None:
-        async def unreachable(*_: object) -> Any:
-            raise OSError(errno.ENETUNREACH, "Network is unreachable")
-
-        monkeypatch.setattr("ofl_iot.transport.mqtt.open_socket", unreachable)
-        link = MqttLink(MqttSettings(port=1, backoff_min_s=600.0, backoff_max_s=600.0), "device")
-        assert link._pauses.next_s() >= 300.0
-        link.start(lambda _: None)
-        await eventually(lambda: link.tried)
-        assert link._pauses.next_s() <= NO_NETWORK_PAUSE_S
+    watch = Watch()
+    monkeypatch.setattr("ofl_iot.transport.mqtt.netlink_watch", lambda: watch)
+    async with open_broker() as port:
+        from_link: list[Any] = []
+        patient = MqttSettings(port=port, backoff_min_s=600.0, backoff_max_s=600.0)
+        link = MqttLink(patient, "device")
+        link.start(from_link.append)
+        await eventually(lambda: link.connected)
+        link._connection.end("the test said so")  # a pause of ten minutes begins
+        await eventually(lambda: not link.connected)
+        assert watch.changed is not None
+        watch.changed()
+        await eventually(lambda: link.connections == 2)
         await link.stop()
+        assert watch.changed is None
 
-    asyncio.run(story())
+
+async def test_pauses_stay_short_while_this_machine_has_no_network(
+    eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreachable(*_: object) -> Any:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr("ofl_iot.transport.mqtt.open_socket", unreachable)
+    link = MqttLink(MqttSettings(port=1, backoff_min_s=600.0, backoff_max_s=600.0), "device")
+    assert link._pauses.next_s() >= 300.0
+    link.start(lambda _: None)
+    await eventually(lambda: link.tried)
+    assert link._pauses.next_s() <= NO_NETWORK_PAUSE_S
+    await link.stop()
 
 
 @pytest.mark.parametrize(

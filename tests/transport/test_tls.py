@@ -64,26 +64,23 @@ def _server_context(folder: Path) -> ssl.SSLContext:
     return context
 
 
-def test_a_link_speaks_tls_with_its_own_certificate(
+async def test_a_link_speaks_tls_with_its_own_certificate(
     open_broker: Any, linked: Any, eventually: Any, certificates: Path
 ) -> None:
     tls = TlsSettings(
         ca=str(certificates / "ca.pem"), cert=str(certificates / "device.pem"), key=str(certificates / "device.key")
     )
 
-    async def story() -> None:
-        async with (
-            open_broker() as port,
-            TlsFront(_server_context(certificates), port) as tls_port,
-            linked(tls_port, "a", "t", tls=tls) as (a, heard),
-        ):
-            sent = [bytes([i]) * 60_000 for i in range(10)]
-            for payload in sent:
-                assert a.publish("t", payload, qos=1)
-            await eventually(lambda: len(heard.deliveries) == 10)
-            assert heard.payloads == sent
-
-    asyncio.run(story())
+    async with (
+        open_broker() as port,
+        TlsFront(_server_context(certificates), port) as tls_port,
+        linked(tls_port, "a", "t", tls=tls) as (a, heard),
+    ):
+        sent = [bytes([i]) * 60_000 for i in range(10)]
+        for payload in sent:
+            assert a.publish("t", payload, qos=1)
+        await eventually(lambda: len(heard.deliveries) == 10)
+        assert heard.payloads == sent
 
 
 @pytest.fixture
@@ -92,7 +89,7 @@ def linking(impatient: Any, recorder: Any, eventually: Any) -> tuple[Any, Any, A
 
 
 @pytest.mark.parametrize("fault", ["unknown authority", "old protocol"])
-def test_a_broker_that_cannot_be_trusted_is_refused(
+async def test_a_broker_that_cannot_be_trusted_is_refused(
     fault: str, linking: Any, certificates: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     impatient, recorder, eventually = linking
@@ -102,7 +99,7 @@ def test_a_broker_that_cannot_be_trusted_is_refused(
     if fault == "old protocol":
         context.maximum_version = ssl.TLSVersion.TLSv1_2
 
-    async def story() -> None:
+    with caplog.at_level(logging.WARNING, logger="ofl_iot.transport"):
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         async with TlsFront(context, 1) as port:
             link = MqttLink(impatient(port, tls=TlsSettings(ca=str(certificates / f"{ca}.pem"))), "a")
@@ -111,7 +108,4 @@ def test_a_broker_that_cannot_be_trusted_is_refused(
             await eventually(lambda: caplog.records)
             assert handler.events == []
             await link.stop()
-
-    with caplog.at_level(logging.WARNING, logger="ofl_iot.transport"):
-        asyncio.run(story())
     assert ("CERTIFICATE_VERIFY_FAILED" if ca == "stranger/ca" else "SSL") in caplog.text

@@ -70,6 +70,7 @@ POLICY: Mapping[Kind, Rule] = {
     Kind.ASSIGNMENT: Rule(_COORDINATOR, _MEMBER),
     Kind.RECEIPT: Rule(_MEMBER, _MEMBER),
     Kind.BLOCKS: Rule(_MEMBER, _MEMBER),
+    Kind.CLUSTER_CHANGE: Rule(_MEMBER, _MEMBER),
     Kind.UPDATE: Rule(_MEMBER, _MEMBER),
     Kind.PULL: Rule(_MEMBER, _MEMBER),
     Kind.ROUND_OPEN: Rule(_COORDINATOR, _MEMBER | _OBSERVER),
@@ -87,7 +88,10 @@ POLICY: Mapping[Kind, Rule] = {
     Kind.ROUND_NOTE: Rule(_COORDINATOR, _OBSERVER),
     Kind.BOOKS: Rule(_COORDINATOR, _COORDINATOR),
 }
-"""Every kind must be here. What names no receiver (an opened round, the global model) every member reads."""
+"""Every kind must be here. What names no receiver (an opened round, the global model) every member reads.
+
+A leader's changes are sealed: who reads them without being in its cluster learns their size.
+"""
 
 
 def granted(topics: Topics, party: Party, action: Action, me: str) -> list[str]:

@@ -160,6 +160,19 @@ def merge_update(
     cumulative_change[first + filled] += np.add.reduceat(way, starts[filled], dtype=np.float64)
 
 
+def count_change(
+    cumulative_change: CumulativeChange, places: npt.NDArray[np.int64], values: Vector, *, block_size: int = BLOCK_SIZE
+) -> None:
+    """Count the way of a change at ascending places, the same to the last bit wherever it is counted.
+
+    Each block's sum runs in the order of the values: another order would round differently.
+    """
+    if len(places):
+        first = int(places[0]) // block_size
+        way = np.bincount(places // block_size - first, weights=np.abs(values).astype(np.float64))
+        cumulative_change[first : first + len(way)] += way
+
+
 def replace_model(
     model: Vector, cumulative_change: CumulativeChange, new_model: Vector, *, block_size: int = BLOCK_SIZE
 ) -> None:

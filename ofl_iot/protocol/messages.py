@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from ofl_iot.protocol.block_batch import BlockBatch
-from ofl_iot.protocol.chunks import Chunk
+from ofl_iot.protocol.chunks import MAX_CHUNK_BYTES, Chunk
 from ofl_iot.protocol.fields import BodyDigest, Certificate, Count, Id, Incarnation, ModelDigest, Seconds, Text
 from ofl_iot.protocol.fleet_notes import ClusterNote, Refusal, RoundNote, Vitals
 from ofl_iot.protocol.lives import Account, StoreId
@@ -21,6 +21,9 @@ from ofl_iot.protocol.seqset import Seq, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.protocol.values import DType, Values, check_values, decode_values
+
+MAX_CHANGE_BYTES = 2 * MAX_CHUNK_BYTES + 1024
+"""Index and values of a chunk, its head, and the seal."""
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
@@ -112,6 +115,15 @@ class PartReceipt(msgspec.Struct, frozen=True, array_like=True, tag="partreceipt
     parts: tuple[Count, ...]
 
 
+class Follower(msgspec.Struct, frozen=True, array_like=True):
+    """Where a device stands that follows its leader's changes."""
+
+    version: Count
+    """The last change it has taken; 0 if it is not in step."""
+    number: Count
+    """Number of this pull, which the answer repeats."""
+
+
 class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
     """A device asks for the blocks that changed most since it saw them."""
 
@@ -119,8 +131,11 @@ class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
     seen: bytes
     """float64 per block: the cumulative change at which the device last got it; negative = never."""
     max_blocks: Count
+    """0 from a follower in step: it has sent what it had and waits for the next change."""
     packed: bool = False
     """Whether the device reads `Blocks.batches`; one of 0.1.0 does not."""
+    follower: Follower | None = None
+    """Filled by a device that follows its leader's changes."""
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
@@ -146,6 +161,19 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         return BlockBatch(self.dtype, struct.pack("<I", self.index), change, self.values[:head], self.values[head:])
 
 
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    """Where a leader's published model stands, for a device that follows its changes."""
+
+    version: Count
+    """The change after which these blocks were read."""
+    number: Count
+    """The number of the pull that is answered."""
+    count: Count
+    """Blocks in all messages of the answer: with fewer, the device is not in step."""
+    key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+    """Opens the changes of this term; empty if they are not sealed."""
+
+
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="blocks"):
     """The answer to a pull, in one or more messages; `last` marks the final one."""
 
@@ -157,10 +185,32 @@ class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="blocks"):
     last: bool
     batches: tuple[BlockBatch, ...] = ()
     """At most one for each precision."""
+    standing: Standing | None = None
+    """For a follower; None where the leader publishes no changes."""
 
     def read_batches(self) -> tuple[BlockBatch, ...]:
         """All blocks as batches, whichever way they came."""
         return (*self.batches, *(block.as_batch() for block in self.blocks))
+
+
+class ClusterChange(msgspec.Struct, frozen=True, array_like=True, tag="change"):
+    """A part of what a leader's published model changed by: one message for all members of the cluster.
+
+    Changes of a term are numbered without gaps. Who misses one pulls.
+    """
+
+    term: Count
+    version: Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
+    part: Count
+    parts: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+    round_no: Count
+    """The global model that the published model stands on."""
+    body: Annotated[bytes, msgspec.Meta(max_length=MAX_CHANGE_BYTES)]
+    """An encoded chunk, sealed if the cluster has a key; empty if only the version or the round is new."""
+
+    def __post_init__(self) -> None:
+        if self.part >= self.parts:
+            raise ValueError(f"part {self.part} of {self.parts}")
 
 
 class Seat(msgspec.Struct, frozen=True, array_like=True):
@@ -300,6 +350,7 @@ Message: TypeAlias = (
     | PartReceipt
     | Pull
     | Blocks
+    | ClusterChange
     | Chunk
     | RoundOpen
     | Part
@@ -318,6 +369,7 @@ MESSAGES_ON: dict[Kind, type[Message]] = {
     Kind.ASSIGNMENT: Assignment,
     Kind.RECEIPT: Receipt | PartReceipt,  # type: ignore[dict-item]  # a union of structs is what msgspec decodes
     Kind.BLOCKS: Blocks,
+    Kind.CLUSTER_CHANGE: ClusterChange,
     Kind.UPDATE: Chunk,
     Kind.PULL: Pull,
     Kind.ROUND_OPEN: RoundOpen,

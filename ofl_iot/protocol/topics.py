@@ -32,6 +32,8 @@ class Kind(enum.Enum):
     """leader, coordinator or decryptor → device: what arrived durably"""
     BLOCKS = "device/{receiver}/blocks/{sender}"
     """leader → device: the answer to a pull"""
+    CLUSTER_CHANGE = "cluster/{sender}/change"
+    """leader → its members: what its model changed by, sealed for them"""
     UPDATE = "cluster/{receiver}/update/{sender}"
     """device → leader: a chunk"""
     PULL = "cluster/{receiver}/pull/{sender}"

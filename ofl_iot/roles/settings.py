@@ -129,6 +129,28 @@ class LeaderRules(msgspec.Struct, frozen=True):
             "as many."
         ),
     ] = 64 * 1024
+    publish: Annotated[
+        Literal["arrival", "beat"],
+        Meta(
+            description="`arrival`: each device pulls after its release what was merged until then (Algorithm 2). "
+            "`beat`: the leader publishes one sparse change for all members; the same in the whole federation."
+        ),
+    ] = "arrival"
+    beat_s: Annotated[
+        Positive,
+        Meta(
+            description="Longest time between two beats in seconds; the next comes sooner when all members have "
+            "reported. Trainings fit into it."
+        ),
+    ] = 5.0
+    beat_gamma: Annotated[
+        Fraction,
+        Meta(description="Largest share of the parameters in a beat; one that brings a new global model has all."),
+    ] = 0.1
+    beat_values: Annotated[
+        Precision,
+        Meta(description="Precision of a beat; what rounding removes comes with a later one."),
+    ] = "byte"
 
 
 class ProtectionRules(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 _URGENCY = {
     Kind.UPDATE: 1,
     **dict.fromkeys((Kind.KEYS, Kind.DECRYPT, Kind.SHARE, Kind.SERVERDEC), 2),
+    Kind.CLUSTER_CHANGE: 1,
     **dict.fromkeys((Kind.CONTRIBUTION, Kind.BLOCKS, Kind.GLOBAL_PART, Kind.BOOKS, Kind.MANIFEST), 3),
 }
 """Receipts and control leave a thin link first, then chunks, keys and shares, and models last.

@@ -113,7 +113,9 @@ def rights_used_by_a_run(
 ) -> set[tuple[Kind, Action, str]]:
     """Who published and who subscribed to which kind in an encrypted federation of six devices."""
     params = "main" if server_dec == "decryptor" else "lean"
+    publish_by = "beat" if server_dec == "coordinator" else "arrival"
     given = {"simulation.devices": "6", "simulation.rounds": "2", "round.count": "2", **QUICK}
+    given["leader.publish"] = publish_by
     settings = load_settings(
         Settings, [], {}, {**given, "protection.server_dec": server_dec, "protection.params": params}
     ).settings
@@ -140,7 +142,7 @@ def rights_used_by_a_run(
 
 
 def test_no_right_is_given_that_a_federation_does_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole encrypted run in virtual time, and one with a decryptor, need every rule and no other.
+    """A whole encrypted run in virtual time with beats, and one with a decryptor, need every rule and no other.
 
     Echoes belong to the link beneath, notes to observers, refusals to faults;
     the books are read only by a coordinator that takes over.

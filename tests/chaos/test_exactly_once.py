@@ -57,6 +57,50 @@ def test_nothing_is_lost_or_doubled_where_training_starts_from_the_synced_model(
         assert fleet.coordinator.doubled_chunks == 0
 
 
+BEATS = msgspec.structs.replace(DEFAULTS.leader, publish="beat", beat_s=1.5, beat_gamma=0.5, beat_values="single")
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_nothing_is_lost_or_doubled_where_leaders_publish_changes(block: int) -> None:
+    for seed in range(block * 4, block * 4 + 4):
+        training = msgspec.structs.replace(DEFAULTS.training, start="synced")
+        fleet = TallyWorld(devices=5, seed=seed, faults=ROUGH, training=training, leader=BEATS)
+        fleet.world.run(lambda: False, limit_s=50.0)
+        assert fleet.settle(limit_s=300.0), f"seed {seed} does not come to rest"
+        check_books(fleet)
+        assert sum(len(fleet.released(name)) for name in fleet.names) > 10, f"seed {seed} did not work"
+        assert fleet.coordinator is not None
+        assert fleet.coordinator.doubled_chunks == 0
+
+
+@pytest.mark.parametrize("faults", [Faults(), ROUGH], ids=["quiet", "rough"])
+def test_whoever_is_in_step_with_a_leader_holds_what_it_published(faults: Faults) -> None:
+    """To the last bit, through crashes of leaders and members, lost links and reordered messages."""
+    compared = 0
+    for seed in range(6):
+        fleet = TallyWorld(devices=6, seed=seed, faults=faults, leader=BEATS)
+        for _ in range(100):
+            fleet.world.run(lambda: False, limit_s=fleet.world.now + 0.5)
+            compared += compare_with_leaders(fleet)
+    assert compared > 500
+
+
+def compare_with_leaders(fleet: TallyWorld) -> int:
+    """Compare all devices at their leader's last version; return how many there are."""
+    running = {name: agent for name, agent in fleet.agents.items() if fleet.world.parties[name].machine is agent}
+    compared = 0
+    for name, agent in running.items():
+        device = agent.device
+        leader = running.get(device.assignment.leader) if device.assignment else None
+        source = leader.leader._beats.published if leader else None
+        if source is None or not device.following.in_step or source.term != device.assignment.term:
+            continue
+        if device.following.version == source.version and not device.following._parts:
+            np.testing.assert_array_equal(device.model.synced, source.model, f"seed {fleet.seed}, {name}")
+            compared += 1
+    return compared
+
+
 def test_the_faults_really_happen() -> None:
     fleet = TallyWorld(devices=5, seed=1, faults=ROUGH)
     fleet.world.run(lambda: False, limit_s=100.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ofl_iot.ids import DeviceId
 from ofl_iot.roles.reports.coordinator import DeviceStoreLost
 from ofl_iot.roles.settings import RoundRules
 from ofl_iot.runtime.virtual_broker import Faults
-from tests.chaos.tally import AuditedStore, TallyWorld
+from tests.chaos.tally import DEFAULTS, AuditedStore, TallyWorld
 
 ONE_TERM = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=0)
 """No re-clustering that would mend what a lost store broke."""
@@ -54,6 +55,21 @@ def test_a_member_that_loses_its_folder_loses_no_later_chunk(seed: int) -> None:
     lost = {wiped: fleet.lose_store(wiped)}
     fleet.world.run(lambda: False, limit_s=60.0)
     assert len(fleet.released(wiped)) > 3
+    assert fleet.settle(limit_s=200.0)
+    check_lives(fleet, lost)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leader_that_publishes_changes_and_loses_its_folder_loses_no_later_chunk(seed: int) -> None:
+    beats = msgspec.structs.replace(DEFAULTS.leader, publish="beat", beat_s=1.5)
+    fleet = TallyWorld(devices=5, seed=seed, faults=Faults(), rounds=ONE_TERM, leader=beats)
+    fleet.world.run(lambda: False, limit_s=20.0)
+    (wiped, *_) = leaders_of(fleet)
+    members = [name for name, agent in fleet.agents.items() if agent.device.assignment.leader == wiped]
+    lost = {wiped: fleet.lose_store(wiped)}
+    fleet.world.run(lambda: False, limit_s=60.0)
+    assert len(fleet.released(wiped)) > 3, "it works again"
+    assert all(fleet.agents[name].device.following.in_step for name in members), "its members follow again"
     assert fleet.settle(limit_s=200.0)
     check_lives(fleet, lost)
 

@@ -14,7 +14,7 @@ from msgspec import inspect
 
 from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk, ChunkHead, split_update
-from ofl_iot.protocol.messages import MESSAGES_ON, Block, Message, Part
+from ofl_iot.protocol.messages import MESSAGES_ON, Block, ClusterChange, Message, Part
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
@@ -70,6 +70,13 @@ def parts(draw: st.DrawFn) -> Part:
     return Part(draw(counts), draw(counts), draw(st.text(max_size=200)), number, number + more, digest, body)
 
 
+@st.composite
+def changes(draw: st.DrawFn) -> ClusterChange:
+    number, more = draw(st.integers(0, 999)), draw(st.integers(1, 1000))
+    version, body = draw(st.integers(1, 2**53 - 1)), draw(st.binary(max_size=99))
+    return ClusterChange(draw(counts), version, number, number + more, draw(counts), body)
+
+
 shares = st.floats(0, 1)
 telemetries = st.builds(
     Telemetry,
@@ -88,6 +95,7 @@ _BY_HAND: dict[type, st.SearchStrategy[Any]] = {
     Block: blocks(),
     BlockBatch: blocks().map(Block.as_batch),
     Chunk: chunks(),
+    ClusterChange: changes(),
     Part: parts(),
     SeqSet: seq_sets,
     Telemetry: telemetries,

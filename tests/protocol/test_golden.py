@@ -19,8 +19,10 @@ from ofl_iot.protocol.messages import (
     Blocks,
     Books,
     Card,
+    ClusterChange,
     Contribution,
     Echo,
+    Follower,
     Inclusion,
     Manifest,
     Member,
@@ -32,6 +34,7 @@ from ofl_iot.protocol.messages import (
     RoundOpen,
     Seat,
     Settlement,
+    Standing,
     Status,
 )
 from ofl_iot.protocol.parts import split_body
@@ -146,17 +149,35 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     "blocks": (
         Kind.BLOCKS,
         Blocks(3, 11, (Block(2, 0.5, "e", b"\x00\x3c"),), last=True),
-        "920196a6626c6f636b73030b919402cb3fe0000000000000a165c402003cc390",
+        "920197a6626c6f636b73030b919402cb3fe0000000000000a165c402003cc390c0",
     ),
     "packed blocks": (
         Kind.BLOCKS,
         Blocks(3, 11, (), last=True, batches=(BATCH,)),
-        "920196a6626c6f636b73030b90c39195a162c40402000000c4080000000000000000c4040000803fc4020181",
+        "920197a6626c6f636b73030b90c39195a162c40402000000c4080000000000000000c4040000803fc4020181c0",
+    ),
+    "blocks for a follower": (
+        Kind.BLOCKS,
+        Blocks(3, 11, (), last=True, batches=(BATCH,), standing=Standing(5, 7, 1, KEY)),
+        (
+            "920197a6626c6f636b73030b90c39195a162c40402000000c4080000000000000000c4040000803fc402018194050701c420"
+            "4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b4b"
+        ),
+    ),
+    "cluster change": (
+        Kind.CLUSTER_CHANGE,
+        ClusterChange(term=3, version=5, part=0, parts=2, round_no=11, body=b"sealed"),
+        "920197a66368616e6765030500020bc4067365616c6564",
     ),
     "pull": (
         Kind.PULL,
         Pull(3, bytes.fromhex("000000000000f0bf"), 16, packed=True),
-        "920195a470756c6c03c408000000000000f0bf10c3",
+        "920196a470756c6c03c408000000000000f0bf10c3c0",
+    ),
+    "report of a follower": (
+        Kind.PULL,
+        Pull(3, b"", 0, packed=True, follower=Follower(5, 7)),
+        "920196a470756c6c03c40000c3920507",
     ),
     "dense chunk": (
         Kind.UPDATE,

@@ -95,6 +95,7 @@ class NoKeys:
     """Rounds in the clear need no joint key."""
 
     material: KeyMaterial | None = None
+    sealing_private = b""
 
 
 def leader_machine(

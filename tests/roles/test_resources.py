@@ -124,8 +124,9 @@ def test_a_report_without_news_is_not_worth_its_bytes() -> None:
 @given(st.floats(1e-6, 1e6), st.floats(1e-3, 1e3), st.integers(1, 50))
 def test_a_training_is_about_as_long_as_allowed_and_never_empty(step_s: float, longest_s: float, steps: int) -> None:
     resources = Resources(SIZE, TrainingRules(steps=steps, longest_s=longest_s), ResourceRules())
-    assert resources.steps == steps, "nothing is known of its pace"
+    assert resources.steps() == steps, "nothing is known of its pace"
     resources.measured(msgspec.structs.replace(IDLE, step_s=step_s), math.inf)
-    assert 1 <= resources.steps <= steps
-    assert resources.steps == 1 or (resources.steps - 0.5) * step_s <= longest_s
-    assert resources.steps == steps or (resources.steps + 0.5) * step_s >= longest_s
+    assert 1 <= resources.steps() <= steps
+    assert resources.steps() == 1 or (resources.steps() - 0.01) * step_s <= longest_s
+    assert resources.steps() == steps or (resources.steps() + 1.01) * step_s >= longest_s
+    assert resources.steps(longest_s / 2.5) == min(steps, 2), "the pace of the last training counts for more"

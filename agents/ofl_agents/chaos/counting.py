@@ -169,6 +169,7 @@ class CountingPlan(msgspec.Struct, frozen=True, kw_only=True):
                 upload=self.upload,
                 download=self.download,
                 privacy=PrivacyRules(mode="off"),
+                leader=self.leader,
             ),
             identity,
         )

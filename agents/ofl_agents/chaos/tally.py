@@ -19,7 +19,7 @@ from ofl_iot.roles.coordinator.machine import CoordinatorMachine
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.job_kinds.base import Job
 from ofl_iot.roles.job_kinds.device import TrainLocally
-from ofl_iot.roles.settings import DownloadRules, FleetRules, ProtectionRules, RoundRules, TrainingRules
+from ofl_iot.roles.settings import DownloadRules, FleetRules, LeaderRules, ProtectionRules, RoundRules, TrainingRules
 from ofl_iot.roles.storage import Put, StoreOp
 from ofl_iot.roles.store_identity import TABLE as STORE
 from ofl_iot.runtime.store import MemoryStore
@@ -80,6 +80,7 @@ class TallyWorld:
     fleet: FleetRules = DEFAULTS.fleet
     training: TrainingRules = DEFAULTS.training
     download: DownloadRules = DEFAULTS.download
+    leader: LeaderRules = DEFAULTS.leader
     coordinator_faults: Faults | None = None
     """None: the same as all others."""
     meter: Callable[[int], TelemetrySource] | None = None
@@ -108,6 +109,7 @@ class TallyWorld:
             fleet=self.fleet,
             training=self.training,
             download=self.download,
+            leader=self.leader,
             protection=self.protection,
         )
         self.world = self.make_world()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from ofl_iot.errors import RefusedError
-from ofl_iot.opportunity.merge import CumulativeChange
+from ofl_iot.opportunity.merge import CumulativeChange, count_change
 from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.roles.block_layout import NEVER, BlockLayout
@@ -113,6 +113,23 @@ class LocalModel:
         self.seen[blocks] = batch.read_cumulative_change()
         self.held[blocks] = True
         self.round_no = round_no
+        self._reached, self._heard = None, True
+
+    def changed(self, chunk: Chunk) -> None:
+        """Take note of a part of what the leader's published model changed by; `settle_on_synced` takes it over."""
+        places, values = chunk.read_indices(), chunk.read_values()
+        self.synced_before[places] = self.synced[places]
+        self.synced[places] += values
+        count_change(self.seen, places, values, block_size=self.layout.block_size)
+
+    def settle_on_synced(self, round_no: int) -> None:
+        """Stand on the leader's model as last heard, without losing unreleased work.
+
+        What was released before is the leader's to tell of, as after a download.
+        """
+        self.local += self.synced - self.base
+        self.base[:] = self.synced
+        self.round_no = max(self.round_no, round_no)
         self._reached, self._heard = None, True
 
     def new_leader(self) -> None:

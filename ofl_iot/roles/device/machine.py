@@ -15,13 +15,14 @@ import msgspec
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.fleet_notes import Refusal
-from ofl_iot.protocol.messages import Assignment, Blocks, Card, Receipt, Status
+from ofl_iot.protocol.messages import Assignment, Blocks, Card, ClusterChange, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
 from ofl_iot.roles.block_layout import BlockLayout
 from ofl_iot.roles.commands import Command, Compute, Measure, Persist, SetTimer, Subscribe, Withdraw
 from ofl_iot.roles.device.download import Download
+from ofl_iot.roles.device.following import Following
 from ofl_iot.roles.device.ledger_watch import LedgerWatch
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.model_store import TABLE as MODEL
@@ -76,7 +77,7 @@ class DeviceMachine:
         self._upload_rules = rules.upload
         self._resources = Resources(
             profile.size,
-            rules.training,
+            rules.paced_training,
             rules.resources,
             rules.upload.values,
             values_down=rules.leader.values,
@@ -108,9 +109,10 @@ class DeviceMachine:
             model=self.model,
             model_store=self._model_store,
         )
-        self._download = Download(
-            profile.device, rules.download, self.model, self.activity, lambda: self._report.contact_plan.gamma_down
+        self.following = Following(
+            profile.device, rules.leader, self.model, lambda: self._report.contact_plan.gamma_down
         )
+        self._download = Download(profile.device, rules.download, self.model, self.activity, self.following)
         self._training = Training(
             rules.training,
             self.activity,
@@ -180,6 +182,7 @@ class DeviceMachine:
                 yield from self._timer(event.name, now)
             case Measured():
                 yield from self._report.measured(event, now)
+                yield from self.following.tend()
                 yield from self._training.advance(now)  # it may have cooled down
             case SealingKeyMade():
                 self.presence.sealing_key, self.presence.certificate = event.public, event.certificate
@@ -200,7 +203,7 @@ class DeviceMachine:
                 self.activity.job = None
                 self._upload.prepared(event.pieces)
                 yield from self._release(now)
-                yield from self._download.pull(now)
+                yield from self._download.after_release(now)
                 yield from self._training.advance(now)
             case JobFailed():
                 yield from self._training.failed(event, now)
@@ -229,6 +232,8 @@ class DeviceMachine:
             yield from self._ledger.drop_work("it was trained in another privacy mode")
         for kind in (Kind.ASSIGNMENT, Kind.RECEIPT, Kind.BLOCKS, Kind.REFUSAL):
             yield Subscribe(kind, receiver=self.profile.device)
+        if self.assignment:
+            yield from self.following.new_leader(DeviceId(self.assignment.leader))
         if self.profile.card:
             yield Subscribe(Kind.CARD)
         yield SetTimer(HEARTBEAT, now + self.profile.heartbeat_s)
@@ -280,6 +285,9 @@ class DeviceMachine:
             yield from self._download.blocks(message, now)
             if message.last:
                 yield from self._training.advance(now)
+        elif isinstance(message, ClusterChange):
+            yield from self._download.change(message, now)
+            yield from self._training.advance(now)
         else:
             raise RefusedError(f"a {event.topic.kind.name} message is not for a device")
 
@@ -306,6 +314,7 @@ class DeviceMachine:
     def _new_leader(self, held: Assignment | None, assignment: Assignment, now: float) -> Iterator[Command]:
         """Withdraw what waits for the former leader, send the new one what is unsettled, pull its model."""
         self.model.new_leader()
+        yield from self.following.new_leader(DeviceId(assignment.leader))
         self.outbox.readdress()
         if held and held.leader != assignment.leader:
             for kind in (Kind.UPDATE, Kind.PULL):

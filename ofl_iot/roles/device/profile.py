@@ -11,6 +11,9 @@ from ofl_iot.roles.device.privacy_guard import PrivacyRules
 from ofl_iot.roles.device.resources import ResourceRules
 from ofl_iot.roles.settings import DownloadRules, LeaderRules, TrainingRules, UploadRules
 
+TRAINED_SHARE = 0.9
+"""Of the time between two beats; the rest is for what comes between a training and the next beat."""
+
 
 @dataclass(frozen=True)
 class DeviceProfile:
@@ -45,3 +48,12 @@ class DeviceRules(msgspec.Struct, frozen=True):
     resources: ResourceRules = ResourceRules()
     leader: LeaderRules = LeaderRules()
     """What leaders do, and with it what a download takes."""
+
+    @property
+    def paced_training(self) -> TrainingRules:
+        """Rules of training by which one fits, with its upload, between two beats of a leader."""
+        if self.leader.publish != "beat":
+            return self.training
+        return msgspec.structs.replace(
+            self.training, longest_s=min(self.training.longest_s, TRAINED_SHARE * self.leader.beat_s)
+        )

@@ -151,11 +151,13 @@ class Resources:
         """The last telemetry."""
         return self._telemetry
 
-    @property
-    def steps(self) -> int:
-        """Return the steps of one training: those of the rules, fewer where they take too long, at least one."""
-        step_s = self._telemetry.step_s if self._telemetry else None
-        fitting = round(self._training.longest_s / step_s) if step_s else self._training.steps
+    def steps(self, step_s: float | None = None) -> int:
+        """Return the steps of one training: those of the rules, fewer where they take too long, at least one.
+
+        `step_s` are the seconds of a step of the last training; before there was one, what telemetry says.
+        """
+        step_s = step_s or (self._telemetry.step_s if self._telemetry else None)
+        fitting = int(self._training.longest_s / step_s + 1e-6) if step_s else self._training.steps
         return max(1, min(self._training.steps, fitting))
 
     def measured(self, telemetry: Telemetry, payable_steps: float) -> tuple[Telemetry, Plan | None]:

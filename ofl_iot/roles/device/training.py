@@ -79,7 +79,7 @@ class Training:
         if not self.phase.may_begin:
             return
         guard = self._guard
-        steps = guard.due(self._resources.steps, self._model.round_no, now)
+        steps = guard.due(self._resources.steps(self.step_s), self._model.round_no, now)
         self._activity.awaiting_round = not steps
         if not steps:
             if (at := guard.next_due(now)) is not None:

@@ -11,6 +11,7 @@ from ofl_iot.errors import RefusedError
 from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.roles.commands import Command, Persist
+from ofl_iot.roles.leader.beats import Beats
 from ofl_iot.roles.leader.leadership import Leadership
 from ofl_iot.roles.leader.observation import Observer
 from ofl_iot.roles.reports.leader import ChunkBounded, ChunkMerged, ChunkRefused
@@ -19,9 +20,10 @@ from ofl_iot.roles.reports.leader import ChunkBounded, ChunkMerged, ChunkRefused
 class ChunkIntake:
     """The chunks of a cluster, on their way into its model."""
 
-    def __init__(self, leadership: Leadership, observer: Observer) -> None:
+    def __init__(self, leadership: Leadership, observer: Observer, beats: Beats) -> None:
         self._leadership = leadership
         self._observer = observer
+        self._beats = beats
 
     def take(self, sender: DeviceId, chunk: Chunk, now: float) -> Iterator[Command]:
         """Check a chunk; merge it if the update under way has room for it."""
@@ -62,6 +64,7 @@ class ChunkIntake:
                 yield ChunkMerged(sender, chunk.seq, step, chunk.count)
             else:
                 yield ChunkRefused(sender, chunk.seq, chunk.count)
+            yield from self._beats.changed(now)
         yield leadership.receipt(sender, (chunk.seq,))
 
     def take_waiting(self, now: float) -> Iterator[Command]:

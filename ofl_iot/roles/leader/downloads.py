@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
 from ofl_iot.errors import RefusedError
-from ofl_iot.opportunity.merge import stalest_blocks
+from ofl_iot.opportunity.merge import CumulativeChange, stalest_blocks
 from ofl_iot.protocol.block_batch import BLOCK_OVERHEAD, BlockBatch, encode_batches
 from ofl_iot.protocol.messages import Block, Blocks, Pull
 from ofl_iot.protocol.values import BYTES_PER_VALUE, MAX_VALUE
-from ofl_iot.roles.block_layout import BlockLayout, BlockNumbers
-from ofl_iot.roles.leader.cluster_model import ClusterModel
+from ofl_iot.roles.block_layout import NEVER, BlockLayout, BlockNumbers
+from ofl_iot.roles.events import Vector
 from ofl_iot.roles.settings import LeaderRules
 
 
-def check_pull(pull: Pull, cluster: ClusterModel) -> None:
+class Source(Protocol):
+    """A model that is handed down: a cluster's own, or what its leader published of it."""
+
+    @property
+    def layout(self) -> BlockLayout: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def round_no(self) -> int: ...
+    @property
+    def model(self) -> Vector: ...
+    @property
+    def cumulative_change(self) -> CumulativeChange: ...
+
+
+def check_pull(pull: Pull, cluster: Source) -> None:
     """Raise RefusedError for a pull of a model with another number of blocks."""
     if len(pull.seen) != 8 * cluster.layout.count:
         raise RefusedError(
@@ -32,11 +48,17 @@ def pulled_bytes(pull: Pull, layout: BlockLayout, rules: LeaderRules) -> tuple[f
     return min(pull.max_blocks, layout.count) * block_bytes, layout.count * block_bytes
 
 
-def answer_to(pull: Pull, cluster: ClusterModel, rules: LeaderRules) -> list[Blocks]:
-    """The stalest blocks, as many as the pull asks for; at least one message, for the device waits for the last."""
+def answer_to(pull: Pull, cluster: Source, rules: LeaderRules, since: int = 0) -> list[Blocks]:
+    """The stalest blocks, as many as the pull asks for; at least one message, for the device waits for the last.
+
+    What a follower saw before the published version `since` is not comparable: to it every block is stale.
+    """
     layout = cluster.layout
     check_pull(pull, cluster)
-    chosen = stalest_blocks(cluster.cumulative_change, np.frombuffer(pull.seen, "<f8"), pull.max_blocks)
+    seen = np.frombuffer(pull.seen, "<f8")
+    if pull.follower and pull.follower.version < since:
+        seen = np.full(layout.count, NEVER)
+    chosen = stalest_blocks(cluster.cumulative_change, seen, pull.max_blocks)
     block_bytes = layout.block_size * BYTES_PER_VALUE[rules.values] + BLOCK_OVERHEAD
     at_once = max(1, int(rules.blocks_bytes / block_bytes))
     slices = [np.sort(chosen[at : at + at_once]) for at in range(0, len(chosen), at_once)] or [chosen]
@@ -50,7 +72,7 @@ def answer_to(pull: Pull, cluster: ClusterModel, rules: LeaderRules) -> list[Blo
     return answers
 
 
-def _batches(blocks: BlockNumbers, cluster: ClusterModel, rules: LeaderRules) -> tuple[BlockBatch, ...]:
+def _batches(blocks: BlockNumbers, cluster: Source, rules: LeaderRules) -> tuple[BlockBatch, ...]:
     values = np.clip(cluster.layout.gather(cluster.model, blocks), -MAX_VALUE, MAX_VALUE)
     return encode_batches(
         blocks, cluster.cumulative_change[blocks], cluster.layout.lengths(blocks), values, rules.values

@@ -41,6 +41,8 @@ from ofl_iot.roles.events import (
     TimerFired,
 )
 from ofl_iot.roles.job_kinds.rounds import ProtectContribution
+from ofl_iot.roles.leader.beats import BEAT, Beats
+from ofl_iot.roles.leader.beats import ROW as BEAT_ROW
 from ofl_iot.roles.leader.chunk_intake import ChunkIntake
 from ofl_iot.roles.leader.cluster_model import ClusterModel
 from ofl_iot.roles.leader.contribution import RESEND, Contributing, Keys
@@ -80,7 +82,8 @@ class LeaderMachine:
         self._rules = rules
         self._leadership = Leadership(profile, rules, merging)
         self._observer = Observer()
-        self._chunks = ChunkIntake(self._leadership, self._observer)
+        self._beats = Beats(profile.device, profile.model, rules, keys)
+        self._chunks = ChunkIntake(self._leadership, self._observer, self._beats)
         self._early_pulls: dict[DeviceId, Pull] = {}
         """The last pull of each member that came before there was a model."""
         self._contributing = Contributing(profile.device, keys, encrypted=profile.encrypted, resend_s=rules.resend_s)
@@ -117,12 +120,14 @@ class LeaderMachine:
             yield from self._start(event.stored)
         elif isinstance(event, LinkUp):
             self._contributing.link_up()
+            yield from self._beats.link_up(now)
             if self.leading:
                 yield from self._subscribe()
                 yield from self._contributing.send_due(now)
         elif isinstance(event, LinkDown):
             self._contributing.link_lost()
             self._observer.link_lost()
+            self._beats.link_lost()
         elif isinstance(event, Arrived):
             yield from self._receive(event, now)
         elif isinstance(event, ContributionProtected):
@@ -133,6 +138,8 @@ class LeaderMachine:
             yield from self._contributing.send_due(now)
         elif isinstance(event, TimerFired) and event.name == FETCH:
             yield from self._intake.timer(now)
+        elif isinstance(event, TimerFired) and event.name == BEAT:
+            yield from self._beats.timer(self.cluster, self._leadership.members.samples, now)
         elif isinstance(event, JobFailed):
             yield ContributionFailed(round_no=event.round_no, reason=event.reason)
         else:
@@ -145,6 +152,7 @@ class LeaderMachine:
         cluster = self.cluster
         if cluster is None:
             return
+        yield from self._beats.restore(stored[STATE].get(BEAT_ROW), cluster)
         if cluster.frozen is not None:
             if body := stored[STATE].get("body"):
                 self._contributing.load(body, cluster)
@@ -174,6 +182,7 @@ class LeaderMachine:
             return
         if leadership.take(assignment):
             self._forget()
+            yield from self._beats.stop()
         yield Persist(leadership.stored(assignment))
         yield LeadershipBegun(term=assignment.term, members=len(assignment.members))
         yield from self._subscribe()
@@ -189,6 +198,7 @@ class LeaderMachine:
         for kind in (Kind.GLOBAL_PART, Kind.MANIFEST, Kind.ROUND_OPEN):
             yield Unsubscribe(kind)
         yield CancelTimer(RESEND)
+        yield from self._beats.stop()
         yield from self._intake.stop()
 
     def _forget(self) -> None:
@@ -220,7 +230,7 @@ class LeaderMachine:
         elif isinstance(message, Pull):
             self._leadership.members.check(sender)
             self._leadership.members.check_pull(sender, *pulled_bytes(message, self.profile.layout, self._rules), now)
-            yield from self._answer(sender, message)
+            yield from self._pulled(sender, message, now)
         elif isinstance(message, RoundOpen):
             yield from self._opened(message, now)
         elif isinstance(message, Part):
@@ -234,6 +244,12 @@ class LeaderMachine:
 
     # --- the cluster
 
+    def _pulled(self, sender: DeviceId, pull: Pull, now: float) -> Iterator[Command]:
+        if pull.max_blocks or not pull.follower:
+            yield from self._answer(sender, pull)
+        elif self._beats.reported(sender, pull, self._leadership.members.samples):
+            yield from self._beats.beat(self._leadership.led, self._leadership.members.samples, now)
+
     def _answer(self, sender: DeviceId, pull: Pull) -> Iterator[Command]:
         cluster = self._leadership.led
         if pull.term != cluster.term:
@@ -242,7 +258,7 @@ class LeaderMachine:
         if not cluster.ready:
             self._early_pulls[sender] = pull
             return
-        answer = answer_to(pull, cluster, self._rules)
+        answer = self._beats.answer_to(pull) or answer_to(pull, cluster, self._rules)
         yield self._leadership.receipt(sender, ())
         for blocks in answer:
             yield Publish(Topic(Kind.BLOCKS, self.profile.device, sender), blocks)
@@ -329,6 +345,7 @@ class LeaderMachine:
         for device in served:
             if device in self._leadership.members:
                 yield self._leadership.receipt(DeviceId(device), ())
+        yield from self._beats.adopted(cluster, now)
         early, self._early_pulls = self._early_pulls, {}
         for device, pull in early.items():
             if device in self._leadership.members:

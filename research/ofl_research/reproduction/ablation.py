@@ -24,6 +24,13 @@ from ofl_research.reproduction.settings import dealing_for, plan_for
 Sections = Mapping[str, Mapping[str, Any]]
 Key = tuple[str, str, int]
 
+BEATS: Sections = {
+    "upload": {"score": "magnitude"},
+    "training": {"start": "synced", "steps": 26},
+    "leader": {"publish": "beat", "beat_s": 0.8},
+}
+"""Twenty steps of a device of mean speed a beat, as many as FedAvg's devices make between two uploads."""
+
 VARIANTS: Mapping[str, tuple[str, Sections]] = {
     "fedavg": ("fedavg", {}),
     "as it is": ("ofl", {}),
@@ -34,6 +41,8 @@ VARIANTS: Mapping[str, tuple[str, Sections]] = {
         "ofl",
         {"upload": {"score": "magnitude"}, "training": {"start": "synced"}, "download": {"gamma": 1.0}},
     ),
+    "beats": ("ofl", BEATS),
+    "beats, o-factor": ("ofl", {**BEATS, "upload": {"score": "o-factor"}}),
 }
 """By name: the system, and the sections of OFL's settings that differ."""
 

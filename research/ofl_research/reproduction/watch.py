@@ -27,7 +27,7 @@ LAST_SHARE = 0.1
 """The accuracy of a run is the mean over this last part of its time."""
 
 _ROUND_KINDS = {Kind.CONTRIBUTION, Kind.SHARE, Kind.KEYS}
-_LEADER_KINDS = {Kind.RECEIPT, Kind.BLOCKS, *_ROUND_KINDS}
+_LEADER_KINDS = {Kind.RECEIPT, Kind.BLOCKS, Kind.CLUSTER_CHANGE, *_ROUND_KINDS}
 
 
 @dataclass

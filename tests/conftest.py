@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import importlib.util
 import os
 import shutil
 import socket
-import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from ofl_broker.embedded import EmbeddedBroker
+from tests.waiting import DEADLINE_S
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """For torch, which reads it when it is imported, here and in processes that tests start: threads of one small job wait
@@ -28,7 +25,6 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
 """Laws are tried on the same examples each time, and take the time they take: the machine may be busy."""
 
-DEADLINE_S = 20.0
 SLOW_TIMEOUT_S = 1800
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
@@ -38,53 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
-
-
-def _sibling(name: str) -> ModuleType:
-    """A module beside this file; tests are no package."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def tcp_proxy() -> Any:
-    """The class `netfaults.TcpProxy`: `async with tcp_proxy(target_port) as proxy`."""
-    return _sibling("netfaults").TcpProxy
-
-
-@pytest.fixture(scope="session")
-def eventually() -> Any:
-    """`await eventually(condition)`: wait until the condition holds, or fail at the deadline."""
-
-    async def wait(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-        until = time.monotonic() + deadline_s
-        while not condition():
-            assert time.monotonic() < until, f"not within {deadline_s:g} s"
-            await asyncio.sleep(0.005)
-
-    return wait
-
-
-@pytest.fixture(scope="session")
-def recorder() -> Any:
-    """The class `links.Recorder`, a link handler that keeps events and acknowledges deliveries."""
-    return _sibling("links").Recorder
-
-
-@pytest.fixture(scope="session")
-def impatient() -> Any:
-    """`impatient(port, **changes)`: link settings that wait milliseconds where production waits seconds."""
-    return _sibling("links").impatient
-
-
-@pytest.fixture(scope="session")
-def linked(eventually: Any) -> Any:
-    """`async with linked(port, client_id, *patterns, **changes) as (link, recorder)`: up and subscribed."""
-    return functools.partial(_sibling("links").linked, eventually=eventually)
 
 
 @pytest.fixture

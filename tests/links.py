@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from ofl_iot.transport.link import Delivery, LinkDown, LinkEvent, LinkUp
 from ofl_iot.transport.mqtt import MqttLink, MqttSettings
+from tests.waiting import eventually
 
 
 class Recorder:
@@ -51,7 +52,6 @@ async def linked(
     port: int,
     client_id: str,
     *patterns: str,
-    eventually: Callable[..., Any],
     will: Any = None,
     echo_topic: str | None = None,
     **changes: Any,

@@ -19,6 +19,8 @@ from ofl_iot.ids import OBSERVER, DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.transport.mqtt import MqttLink, MqttSettings, TlsSettings
 from tests.certificates import Authority
+from tests.links import Recorder
+from tests.waiting import eventually
 
 FEDERATION = FederationId("access")
 TOPICS = Topics(FEDERATION)
@@ -63,10 +65,10 @@ class Door:
 
 @contextlib.asynccontextmanager
 async def present(
-    door: Door, name: str, recorder: Any, eventually: Any, patterns: tuple[str, ...] = (), *, qos: int = 1
+    door: Door, name: str, patterns: tuple[str, ...] = (), *, qos: int = 1
 ) -> AsyncIterator[tuple[MqttLink, Any]]:
     """A party that is connected; its subscriptions may have been refused."""
-    link, heard = MqttLink(door.settings(), name), recorder()
+    link, heard = MqttLink(door.settings(), name), Recorder()
     for pattern in patterns:
         link.subscribe(pattern, qos)
     link.start(heard)
@@ -77,11 +79,11 @@ async def present(
         await link.stop()
 
 
-async def published_by(name: str, doors: dict[str, Door], recorder: Any, eventually: Any) -> set[str]:
+async def published_by(name: str, doors: dict[str, Door]) -> set[str]:
     """What a watcher sees of all that a party tries to publish; its echo, which is allowed, comes last."""
     async with (
-        present(doors[WATCHER], WATCHER, recorder, eventually, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
-        present(doors[name], name, recorder, eventually) as (link, _),
+        present(doors[WATCHER], WATCHER, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+        present(doors[name], name) as (link, _),
     ):
         await eventually(lambda: watcher.granted)
         for topic in whole_tree():
@@ -99,15 +101,15 @@ async def published_by(name: str, doors: dict[str, Door], recorder: Any, eventua
         return {delivery.topic for delivery in seen.deliveries} - {f"ofl/v1/{FEDERATION}/end"}
 
 
-async def received_by(name: str, doors: dict[str, Door], recorder: Any, eventually: Any) -> set[str]:
+async def received_by(name: str, doors: dict[str, Door]) -> set[str]:
     """What reaches a party that asked for everything, while a watcher publishes first what is forbidden to it.
 
     At QoS 0, because NATS takes no more than 65 subscriptions of QoS 1 in a session.
     A broker may keep the order within a subscription only, so the wait is for all that is allowed.
     """
     async with (
-        present(doors[name], name, recorder, eventually, tuple(whole_pattern_tree()), qos=0) as (link, heard),
-        present(doors[WATCHER], WATCHER, recorder, eventually) as (watcher, _),
+        present(doors[name], name, tuple(whole_pattern_tree()), qos=0) as (link, heard),
+        present(doors[WATCHER], WATCHER) as (watcher, _),
     ):
         asked = TOPICS.pattern(Kind.STATUS) if name == OBSERVER else echo_of(name)
         await eventually(lambda: asked in link.granted and not link._requests)
@@ -132,9 +134,9 @@ def disguised(how: str, door: Door, folder: Path, monkeypatch: pytest.MonkeyPatc
     return door
 
 
-async def refused(link: MqttLink, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture) -> str:
+async def refused(link: MqttLink, caplog: pytest.LogCaptureFixture) -> str:
     """What a link says of a broker that does not let it in, however often it tries."""
-    heard = recorder()
+    heard = Recorder()
     with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         link.start(heard)
         await eventually(lambda: caplog.text.count("no link to the broker") >= 3)

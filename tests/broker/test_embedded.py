@@ -16,9 +16,11 @@ import pytest
 from ofl_broker.embedded import EmbeddedBroker
 from ofl_broker.program import main, serve
 from ofl_iot.errors import ConfigError
+from tests.links import linked
+from tests.waiting import eventually
 
 
-async def test_it_leaves_no_task_behind(linked: Any, eventually: Any) -> None:
+async def test_it_leaves_no_task_behind() -> None:
     async with EmbeddedBroker() as broker:
         assert broker.port > 0
         stray_reader, stray_writer = await asyncio.open_connection("127.0.0.1", broker.port)
@@ -55,7 +57,7 @@ async def test_a_foreign_address_is_refused() -> None:
             pass
 
 
-async def test_clients_need_a_user_name(eventually: Any) -> None:
+async def test_clients_need_a_user_name() -> None:
     """Ours always send one; amqtt keeps nothing for absent anonymous clients."""
 
     async with EmbeddedBroker() as broker:
@@ -65,7 +67,7 @@ async def test_clients_need_a_user_name(eventually: Any) -> None:
         writer.close()
 
 
-async def test_it_does_not_chatter(linked: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_it_does_not_chatter(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         async with EmbeddedBroker() as broker, linked(broker.port, "a", "t"):
             _, writer = await asyncio.open_connection("127.0.0.1", broker.port)
@@ -91,7 +93,7 @@ async def test_errors_of_other_tasks_still_reach_the_loops_handler() -> None:
     assert await story() == ["ours", "after"]
 
 
-async def test_serving_ends_when_told(free_port: int, linked: Any) -> None:
+async def test_serving_ends_when_told(free_port: int) -> None:
     stop = asyncio.Event()
     serving = asyncio.create_task(serve("127.0.0.1", free_port, stop))
     async with linked(free_port, "a"):

@@ -14,13 +14,16 @@ import pytest
 from ofl_broker.embedded import EmbeddedBroker
 from ofl_iot.transport.link import LinkUp
 from ofl_iot.transport.settings import Will
+from tests.links import linked
+from tests.netfaults import TcpProxy
+from tests.waiting import eventually
 
 NEVER_S = 0.5
 """How long we wait for what does not come."""
 
 
 @pytest.fixture
-def never(eventually: Any) -> Any:
+def never() -> Any:
     """`await never(condition)`: it does not hold for a while."""
 
     async def wait(condition: Any, for_s: float = NEVER_S) -> None:
@@ -30,9 +33,7 @@ def never(eventually: Any) -> Any:
     return wait
 
 
-async def test_a_delivery_in_flight_is_lost_when_its_receiver_reconnects(
-    linked: Any, eventually: Any, never: Any
-) -> None:
+async def test_a_delivery_in_flight_is_lost_when_its_receiver_reconnects(never: Any) -> None:
     """MQTT wants it redelivered. Hence: a receipt, not PUBACK, ends a chunk's stay in the outbox."""
 
     async with EmbeddedBroker() as broker, linked(broker.port, "a") as (a, _):
@@ -46,9 +47,7 @@ async def test_a_delivery_in_flight_is_lost_when_its_receiver_reconnects(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio's older scheduling hides it")
-async def test_what_is_acknowledged_just_before_a_goodbye_waits_for_the_senders_return(
-    linked: Any, eventually: Any, never: Any
-) -> None:
+async def test_what_is_acknowledged_just_before_a_goodbye_waits_for_the_senders_return(never: Any) -> None:
     """PUBACK does not mean passed on. Hence: receipts, and a last echo before a link's goodbye."""
 
     async with EmbeddedBroker() as broker, linked(broker.port, "b", "t") as (_, heard):
@@ -61,15 +60,13 @@ async def test_what_is_acknowledged_just_before_a_goodbye_waits_for_the_senders_
             await eventually(lambda: len(heard.deliveries) == 50)
 
 
-async def test_keep_alive_is_not_enforced_so_a_vanished_client_gets_no_will(
-    linked: Any, never: Any, tcp_proxy: Any
-) -> None:
+async def test_keep_alive_is_not_enforced_so_a_vanished_client_gets_no_will(never: Any) -> None:
     """MQTT wants the will after 1.5 keep-alives. Hence: presence is also a heartbeat time-out."""
 
     async with (
         EmbeddedBroker() as broker,
         linked(broker.port, "b", "gone/#") as (_, heard),
-        tcp_proxy(broker.port) as proxy,
+        TcpProxy(broker.port) as proxy,
         linked(proxy.port, "a", will=Will("gone/a", b"x"), keepalive_s=1),
     ):
         proxy.refuse()
@@ -77,15 +74,13 @@ async def test_keep_alive_is_not_enforced_so_a_vanished_client_gets_no_will(
         await never(lambda: heard.deliveries, for_s=2.0)
 
 
-async def test_a_takeover_leaves_the_new_connection_deaf(
-    linked: Any, eventually: Any, never: Any, tcp_proxy: Any
-) -> None:
+async def test_a_takeover_leaves_the_new_connection_deaf(never: Any) -> None:
     """The broker marks the session as gone when the old connection ends. Hence: the self-ping."""
 
     async with (
         EmbeddedBroker() as broker,
         linked(broker.port, "b") as (b, _),
-        tcp_proxy(broker.port) as proxy,
+        TcpProxy(broker.port) as proxy,
         linked(proxy.port, "a", "t") as (a, heard),
     ):
         proxy.half_open("server")  # the client reconnects while the broker still holds the old connection
@@ -93,11 +88,11 @@ async def test_a_takeover_leaves_the_new_connection_deaf(
         await never(lambda: b.publish("t", b"x", qos=1) and heard.deliveries)
 
 
-async def test_a_link_with_echoes_recovers_from_the_deafness(linked: Any, eventually: Any, tcp_proxy: Any) -> None:
+async def test_a_link_with_echoes_recovers_from_the_deafness() -> None:
     async with (
         EmbeddedBroker() as broker,
         linked(broker.port, "b") as (b, _),
-        tcp_proxy(broker.port) as proxy,
+        TcpProxy(broker.port) as proxy,
         linked(proxy.port, "a", "t", echo_topic="echo/a", echo_interval_s=0.05, echo_timeout_s=0.1) as (a, heard),
     ):
         proxy.half_open("server")
@@ -106,7 +101,7 @@ async def test_a_link_with_echoes_recovers_from_the_deafness(linked: Any, eventu
         await eventually(lambda: b.publish("t", b"x", qos=1) and heard.deliveries)
 
 
-async def test_retained_messages_reach_clients_that_never_asked(linked: Any, eventually: Any) -> None:
+async def test_retained_messages_reach_clients_that_never_asked() -> None:
     """The link drops them; the layers above check every topic anyway."""
 
     async with EmbeddedBroker() as broker, linked(broker.port, "a", "t") as (a, heard):
@@ -117,7 +112,7 @@ async def test_retained_messages_reach_clients_that_never_asked(linked: Any, eve
             assert other.deliveries == []
 
 
-async def test_what_was_kept_for_an_absent_client_is_flagged_as_retained(linked: Any, eventually: Any) -> None:
+async def test_what_was_kept_for_an_absent_client_is_flagged_as_retained() -> None:
     """Hence: no rule may tell old from new by the retained flag; terms and sequences do."""
 
     async with EmbeddedBroker() as broker, linked(broker.port, "a") as (a, _):

@@ -8,7 +8,6 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTv311
@@ -39,6 +38,9 @@ from tests.broker.access import (
 )
 from tests.certificates import Authority
 from tests.conftest import MOSQUITTO, _free_port, _until_listening
+from tests.links import Recorder
+from tests.netfaults import TcpProxy
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 
@@ -96,39 +98,38 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 @pytest.mark.parametrize("name", PARTIES)
-async def test_everything_a_party_may_publish_gets_through_and_nothing_else(name: str, site: Site, hands: Any) -> None:
+async def test_everything_a_party_may_publish_gets_through_and_nothing_else(name: str, site: Site) -> None:
     async with site.open():
-        assert await published_by(name, site.doors, *hands) == may_be_published_by(name)
+        assert await published_by(name, site.doors) == may_be_published_by(name)
 
 
 @pytest.mark.parametrize("name", PARTIES)
-async def test_everything_a_party_may_read_reaches_it_and_nothing_else(name: str, site: Site, hands: Any) -> None:
+async def test_everything_a_party_may_read_reaches_it_and_nothing_else(name: str, site: Site) -> None:
     async with site.open():
-        assert await received_by(name, site.doors, *hands) == may_be_received_by(name)
+        assert await received_by(name, site.doors) == may_be_received_by(name)
 
 
 @pytest.mark.parametrize("outsider", ["revoked", "late", "stranger", "without certificate", "old protocol"])
 async def test_an_outsider_is_not_let_in(
-    outsider: str, site: Site, hands: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    outsider: str, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearer = outsider if outsider in ("revoked", "late") else DEVICE
     door = disguised(outsider, site.door(bearer), site.folder, monkeypatch)
 
     async with site.open():
-        await refused(MqttLink(door.settings(), DEVICE), *hands, caplog)
+        await refused(MqttLink(door.settings(), DEVICE), caplog)
 
 
 @pytest.mark.parametrize("file", ["wild", "plus"])
-async def test_a_name_that_is_a_wildcard_opens_nothing(file: str, site: Site, hands: Any) -> None:
+async def test_a_name_that_is_a_wildcard_opens_nothing(file: str, site: Site) -> None:
     """The CA signs no such name; the broker would not fall for it either."""
-    recorder, eventually = hands
 
-    link, heard = MqttLink(site.door(file).settings(), "anyone"), recorder()
+    link, heard = MqttLink(site.door(file).settings(), "anyone"), Recorder()
     for pattern in whole_pattern_tree():
         link.subscribe(pattern, 1)
     async with (
         site.open(),
-        present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+        present(site.doors[WATCHER], WATCHER, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
     ):
         await eventually(lambda: watcher.granted)
         link.start(heard)
@@ -142,15 +143,14 @@ async def test_a_name_that_is_a_wildcard_opens_nothing(file: str, site: Site, ha
         assert not heard.deliveries
 
 
-async def test_a_certificate_counts_whatever_name_its_bearer_gives(site: Site, hands: Any) -> None:
+async def test_a_certificate_counts_whatever_name_its_bearer_gives(site: Site) -> None:
     """A device that calls itself the other leader is itself, and takes nobody's session."""
-    _, eventually = hands
 
     async with (
         site.open(),
-        present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
-        present(site.doors[LEADER], LEADER, *hands) as (leader, told),
-        present(site.doors[DEVICE], LEADER, *hands) as (impostor, _),
+        present(site.doors[WATCHER], WATCHER, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+        present(site.doors[LEADER], LEADER) as (leader, told),
+        present(site.doors[DEVICE], LEADER) as (impostor, _),
     ):
         await eventually(lambda: watcher.granted)
         assert impostor.publish(echo_of(LEADER), b"stolen", qos=1)
@@ -162,19 +162,18 @@ async def test_a_certificate_counts_whatever_name_its_bearer_gives(site: Site, h
         assert not told.downs
 
 
-async def test_a_last_will_is_no_way_around_the_rules(site: Site, hands: Any, tcp_proxy: Any) -> None:
-    recorder, eventually = hands
+async def test_a_last_will_is_no_way_around_the_rules(site: Site) -> None:
 
     async with (
         site.open(),
-        tcp_proxy(site.port) as proxy,
-        present(site.doors[WATCHER], WATCHER, *hands, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
+        TcpProxy(site.port) as proxy,
+        present(site.doors[WATCHER], WATCHER, (f"ofl/v1/{FEDERATION}/#",)) as (watcher, seen),
     ):
         await eventually(lambda: watcher.granted)
         status = {name: TOPICS.build(Topic(Kind.STATUS, name)) for name in (DEVICE, LEADER)}
         for victim in (LEADER, DEVICE):  # the forbidden one first, the allowed one as the end of the wait
             settings = Door(proxy.port, site.doors[DEVICE].tls).settings()
-            link, heard = MqttLink(settings, DEVICE, Will(status[victim], b"gone")), recorder()
+            link, heard = MqttLink(settings, DEVICE, Will(status[victim], b"gone")), Recorder()
             link.start(heard)
             await eventually(lambda heard=heard: heard.ups)
             proxy.reset()
@@ -184,26 +183,26 @@ async def test_a_last_will_is_no_way_around_the_rules(site: Site, hands: Any, tc
         assert {each.topic for each in seen.deliveries} == {status[DEVICE]}
 
 
-async def test_sessions_and_retained_messages_survive_a_restart_of_the_broker(site: Site, hands: Any) -> None:
-    _, eventually = hands
+async def test_sessions_and_retained_messages_survive_a_restart_of_the_broker(site: Site) -> None:
+
     assignment = TOPICS.build(Topic(Kind.ASSIGNMENT, COORDINATOR, DEVICE))
     receipt = TOPICS.build(Topic(Kind.RECEIPT, COORDINATOR, DEVICE))
 
     async with site.open():
-        async with present(site.doors[DEVICE], DEVICE, *hands, (receipt,)) as (device, _):
+        async with present(site.doors[DEVICE], DEVICE, (receipt,)) as (device, _):
             await eventually(lambda: device.granted)
-        async with present(site.doors[COORDINATOR], COORDINATOR, *hands) as (coordinator, _):
+        async with present(site.doors[COORDINATOR], COORDINATOR) as (coordinator, _):
             assert coordinator.publish(assignment, b"lead", qos=1, retain=True)
             assert coordinator.publish(receipt, b"while you were away", qos=1)
-    async with site.open(), present(site.doors[DEVICE], DEVICE, *hands) as (device, heard):
+    async with site.open(), present(site.doors[DEVICE], DEVICE) as (device, heard):
         assert heard.ups[0].session_present
         device.subscribe(assignment, 1)
         await eventually(lambda: heard.payloads == [b"while you were away", b"lead"])
 
 
-async def test_a_member_that_fills_the_broker_is_thrown_out_and_the_others_go_on(site: Site, hands: Any) -> None:
+async def test_a_member_that_fills_the_broker_is_thrown_out_and_the_others_go_on(site: Site) -> None:
     """The attack: retained messages under invented receivers, 300 of them from 9 to 586 MB."""
-    _, eventually = hands
+
     config = site.folder / CONFIG
     sound = config.read_text()
     assert f"memory_limit {MEMORY_LIMIT_BYTES}\n" in sound
@@ -227,8 +226,8 @@ async def test_a_member_that_fills_the_broker_is_thrown_out_and_the_others_go_on
                 attacker.disconnect()
                 attacker.loop_stop()
             async with (
-                present(site.doors[DEVICE], DEVICE, *hands, (assignment,)) as (device, heard),
-                present(site.doors[COORDINATOR], COORDINATOR, *hands) as (coordinator, _),
+                present(site.doors[DEVICE], DEVICE, (assignment,)) as (device, heard),
+                present(site.doors[COORDINATOR], COORDINATOR) as (coordinator, _),
             ):
                 await eventually(lambda: device.granted)
                 assert coordinator.publish(assignment, bytes(64 * 1024), qos=1, retain=True)

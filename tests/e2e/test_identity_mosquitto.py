@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -24,6 +23,8 @@ from ofl_iot.ids import DeviceId, FederationId
 from ofl_iot.transport.identity import CA, CERTIFICATE, KEY, IdentityFolder
 from ofl_iot.transport.mqtt import MqttLink
 from tests.conftest import MOSQUITTO, _free_port, _until_listening
+from tests.links import Recorder, impatient, linked
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 
@@ -79,15 +80,10 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path, ca, port)
 
 
-@pytest.fixture
-def hands(recorder: Any, eventually: Any) -> tuple[Any, Any]:
-    return recorder, eventually
-
-
-async def refused(link: MqttLink, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture) -> str:
+async def refused(link: MqttLink, caplog: pytest.LogCaptureFixture) -> str:
     """Why the link did not come up."""
     caplog.clear()
-    handler = recorder()
+    handler = Recorder()
     link.start(handler)
     await eventually(lambda: [each for each in caplog.messages if "no link to the broker" in each])
     assert handler.ups == []
@@ -96,7 +92,7 @@ async def refused(link: MqttLink, recorder: Any, eventually: Any, caplog: pytest
 
 
 async def test_a_revoked_device_is_refused_once_the_broker_has_reloaded_and_others_are_not(
-    site: Site, linked: Any, impatient: Any, hands: Any, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     truck, other = (str(enrol(site.ca, site.folder / name, name).path) for name in (TRUCK, OTHER))
 
@@ -107,25 +103,21 @@ async def test_a_revoked_device_is_refused_once_the_broker_has_reloaded_and_othe
         broker.send_signal(signal.SIGHUP)
         async with linked(site.port, OTHER, identity=other) as (link, _):
             assert link.connected  # and so the broker has been through its loop since the signal
-        why = await refused(MqttLink(impatient(site.port, identity=truck), TRUCK), *hands, caplog)
+        why = await refused(MqttLink(impatient(site.port, identity=truck), TRUCK), caplog)
         assert "revoked" in why
 
 
-async def test_a_namesake_of_another_authority_is_refused(
-    site: Site, impatient: Any, hands: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_namesake_of_another_authority_is_refused(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     stranger = Authority.found(site.folder / "foreign", FEDERATION, time.time())
     enrol(site.ca, site.folder / TRUCK, TRUCK)
     foreign = str(enrol(stranger, site.folder / "stranger", TRUCK).path)
 
     async with site.broker():
         link = MqttLink(impatient(site.port, identity=foreign), TRUCK)
-        assert "certificate verify failed" in (await refused(link, *hands, caplog)).lower()
+        assert "certificate verify failed" in (await refused(link, caplog)).lower()
 
 
-async def test_a_link_that_stands_takes_the_renewed_certificate_when_it_connects_again(
-    site: Site, linked: Any, eventually: Any
-) -> None:
+async def test_a_link_that_stands_takes_the_renewed_certificate_when_it_connects_again(site: Site) -> None:
     held = enrol(site.ca, site.folder / TRUCK, TRUCK)
 
     async with contextlib.AsyncExitStack() as first:

@@ -26,6 +26,7 @@ from ofl_iot.runtime.settings_file import load_settings
 from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.transport.mqtt import MqttLink, Will
 from tests.e2e.processes import NAMES, PARTS, QUICK, until
+from tests.netfaults import TcpProxy
 
 ROUNDS = 8
 
@@ -60,10 +61,10 @@ async def running(parties: dict[DeviceId, LiveParty]) -> AsyncIterator[Coordinat
         await asyncio.gather(*tasks)
 
 
-async def test_resets_and_stalls_cost_time_but_no_chunk(tcp_proxy: Any, tmp_path: Path) -> None:
+async def test_resets_and_stalls_cost_time_but_no_chunk(tmp_path: Path) -> None:
     config = tmp_path / "ofl.toml"
     with ThreadPoolExecutor(2) as executor:
-        async with EmbeddedBroker() as broker, tcp_proxy(broker.port) as proxy:
+        async with EmbeddedBroker() as broker, TcpProxy(broker.port) as proxy:
             config.write_text(
                 QUICK.format(
                     port=proxy.port, rounds=ROUNDS, protection="clear", server_dec="coordinator", params="lean"

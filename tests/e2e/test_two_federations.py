@@ -24,6 +24,8 @@ from ofl_iot.transport.mqtt import MqttLink, MqttSettings
 from tests.conftest import MOSQUITTO, _free_port, _until_listening
 from tests.e2e.processes import QUICK, OflProcess
 from tests.e2e.test_identity_mosquitto import enrol
+from tests.links import Recorder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 
@@ -81,14 +83,12 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-async def test_parties_of_one_name_stay_connected_and_hear_their_own_federation_only(
-    site: Site, recorder: Any, eventually: Any
-) -> None:
+async def test_parties_of_one_name_stay_connected_and_hear_their_own_federation_only(site: Site) -> None:
     async with site.broker(), contextlib.AsyncExitStack() as links:
         heard = {}
         for federation in site.ports:
             for name in (COORDINATOR, "truck-1"):
-                link, heard[federation, name] = site.link(federation, name), recorder()
+                link, heard[federation, name] = site.link(federation, name), Recorder()
                 if name == COORDINATOR:
                     for each in site.ports:  # its own statuses, and those of the neighbours
                         link.subscribe(Topics(each).pattern(Kind.STATUS), 1)
@@ -108,9 +108,9 @@ async def test_parties_of_one_name_stay_connected_and_hear_their_own_federation_
         assert not [each for each in heard.values() if each.downs], "nobody was evicted"
 
 
-async def test_a_certificate_of_the_neighbours_opens_nothing(site: Site, recorder: Any, eventually: Any) -> None:
+async def test_a_certificate_of_the_neighbours_opens_nothing(site: Site) -> None:
     async with site.broker():
-        link, heard = site.link(NORTH, "truck-1", at=SOUTH), recorder()
+        link, heard = site.link(NORTH, "truck-1", at=SOUTH), Recorder()
         link.start(heard)
         await eventually(lambda: link.last_failure)
         assert "certificate" in link.last_failure
@@ -118,7 +118,7 @@ async def test_a_certificate_of_the_neighbours_opens_nothing(site: Site, recorde
         await link.stop()
 
 
-async def test_who_knows_the_name_does_not_know_the_session(site: Site, recorder: Any, eventually: Any) -> None:
+async def test_who_knows_the_name_does_not_know_the_session(site: Site) -> None:
     """The attack: a member of either federation connects with the client id of another one's coordinator."""
 
     def intrude(federation: FederationId, client_id: str) -> int:
@@ -135,7 +135,7 @@ async def test_who_knows_the_name_does_not_know_the_session(site: Site, recorder
         return len(answers)
 
     async with site.broker():
-        link, heard = site.link(SOUTH, COORDINATOR), recorder()
+        link, heard = site.link(SOUTH, COORDINATOR), Recorder()
         link.start(heard)
         await eventually(lambda: link.connected)
         secret = IdentityFolder(site.identity(SOUTH, COORDINATOR)).session_secret()

@@ -22,6 +22,8 @@ from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.fleet_watch import RecordedFleet, watch_fleet
 from ofl_iot.runtime.settings import FederationSettings, Settings
 from ofl_iot.transport.settings import MqttSettings
+from tests.links import linked
+from tests.waiting import eventually
 
 RECORDED = Path(__file__).parents[1] / "fleet_view" / "recorded"
 
@@ -40,7 +42,7 @@ async def test_a_recorded_fleet_answers_at_once_and_then_never_changes() -> None
 
 @pytest.mark.parametrize("clients", [2])
 def test_watchers_follow_a_fleet_over_a_real_broker_and_a_later_one_goes_on(
-    clients: int, open_broker: Any, linked: Any, eventually: Any, tmp_path: Path
+    clients: int, open_broker: Any, tmp_path: Path
 ) -> None:
     """Two watch at a time; the second life of the first shows what the first life saw."""
     file = tmp_path / "history.sqlite"
@@ -49,7 +51,7 @@ def test_watchers_follow_a_fleet_over_a_real_broker_and_a_later_one_goes_on(
     note = RoundNote(3, 0, closed=True, encrypted=False, contributions=(), collect_s=1.0, aggregate_s=0.5)
 
     async def story() -> None:
-        async with open_broker() as port, linked(port, "truck-1", eventually=eventually) as (link, _):
+        async with open_broker() as port, linked(port, "truck-1") as (link, _):
             settings = Settings(federation=FederationSettings(id="depot"), mqtt=MqttSettings(port=port))
 
             def say(kind: Kind, sender: str, message: Any) -> None:

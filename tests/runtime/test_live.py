@@ -38,7 +38,9 @@ from ofl_iot.roles.storage import DeleteTable, Put
 from ofl_iot.runtime import live
 from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.transport.mqtt import MqttLink
+from tests.links import impatient, linked
 from tests.runtime.fakes import ME, TOPICS, BreakableStore, FakeLink, pull, pull_topic, running, status
+from tests.waiting import eventually
 
 REPORT = Telemetry(cpu_count=1, cpu_ghz=1.25, cpu_load=0.5, memory_total_mib=100, memory_free_mib=50)
 EVALUATE = EvaluateModel(1, np.zeros(1, np.float32))
@@ -69,7 +71,7 @@ def keep_then_answer(event: Event, now: float) -> Sequence[Command]:
 # --- order and acknowledgement
 
 
-async def test_messages_are_handled_and_answered_in_order_and_acknowledged(eventually: Any) -> None:
+async def test_messages_are_handled_and_answered_in_order_and_acknowledged() -> None:
     async with running(keep_then_answer) as bench:
         await eventually(lambda: bench.link.handler)
         bench.link.up()
@@ -81,7 +83,7 @@ async def test_messages_are_handled_and_answered_in_order_and_acknowledged(event
         assert sorted(bench.store.load()["kept"]) == list(range(50))
 
 
-async def test_a_message_is_acknowledged_only_when_its_commands_were_carried_out(eventually: Any) -> None:
+async def test_a_message_is_acknowledged_only_when_its_commands_were_carried_out() -> None:
     class SlowStore(BreakableStore):
         writing, may_finish = threading.Event(), threading.Event()
 
@@ -101,7 +103,7 @@ async def test_a_message_is_acknowledged_only_when_its_commands_were_carried_out
         assert numbers(bench.link) == [7]
 
 
-async def test_a_party_starts_from_what_is_stored_before_its_link(eventually: Any) -> None:
+async def test_a_party_starts_from_what_is_stored_before_its_link() -> None:
     store = BreakableStore()
     store.apply((Put("kept", 1, b"old"),))
     async with running(nothing, store=store) as bench:
@@ -109,7 +111,7 @@ async def test_a_party_starts_from_what_is_stored_before_its_link(eventually: An
         assert bench.told == [Started({"kept": {1: b"old"}})]
 
 
-async def test_subscriptions_follow_commands(eventually: Any) -> None:
+async def test_subscriptions_follow_commands() -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         if isinstance(event, Started):
             return Subscribe(Kind.PULL, receiver=ME), Subscribe(Kind.STATUS)
@@ -123,7 +125,7 @@ async def test_subscriptions_follow_commands(eventually: Any) -> None:
 
 
 async def test_a_message_too_large_for_the_link_is_logged_and_the_party_goes_on(
-    eventually: Any, impatient: Any, open_broker: Any, caplog: pytest.LogCaptureFixture
+    open_broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         big = status(1)
@@ -137,7 +139,7 @@ async def test_a_message_too_large_for_the_link_is_logged_and_the_party_goes_on(
 
 
 async def test_a_message_that_no_reader_would_accept_is_logged_and_the_party_goes_on(
-    eventually: Any, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (status(2**53), status(2)) if isinstance(event, LinkUp) else ()
@@ -154,7 +156,7 @@ async def test_a_message_that_no_reader_would_accept_is_logged_and_the_party_goe
 
 
 async def test_nothing_behind_a_failed_store_is_carried_out_until_there_is_room_again(
-    eventually: Any, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(keep_then_answer) as bench:
         await eventually(lambda: bench.link.handler)
@@ -175,7 +177,7 @@ async def test_nothing_behind_a_failed_store_is_carried_out_until_there_is_room_
     assert caplog.text.count("store failed, nothing is released until it works party=me reason=no space") == 1
 
 
-async def test_after_a_failure_the_new_machine_hears_of_the_store_and_the_link_first(eventually: Any) -> None:
+async def test_after_a_failure_the_new_machine_hears_of_the_store_and_the_link_first() -> None:
     async with running(keep_then_answer) as bench:
         await eventually(lambda: bench.link.handler)
         bench.link.up()
@@ -191,7 +193,7 @@ async def test_after_a_failure_the_new_machine_hears_of_the_store_and_the_link_f
         assert first is bench.party.machine
 
 
-async def test_what_was_under_way_before_the_failure_is_void(eventually: Any) -> None:
+async def test_what_was_under_way_before_the_failure_is_void() -> None:
     """A timer, a job and a measurement of the old machine must not reach the new one."""
     release = threading.Event()
 
@@ -218,7 +220,7 @@ async def test_what_was_under_way_before_the_failure_is_void(eventually: Any) ->
         assert not [event for event in bench.told if isinstance(event, TimerFired | Evaluated)]
 
 
-async def test_a_store_that_cannot_be_read_for_a_while_is_tried_again(eventually: Any) -> None:
+async def test_a_store_that_cannot_be_read_for_a_while_is_tried_again() -> None:
     async with running(keep_then_answer) as bench:
         await eventually(lambda: bench.link.handler)
         bench.store.full = bench.store.unreadable = True
@@ -230,7 +232,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_is_tried_again(eventually
         await eventually(lambda: bench.link.acknowledged)
 
 
-async def test_a_disk_that_is_full_at_the_start_keeps_the_party_offline(eventually: Any) -> None:
+async def test_a_disk_that_is_full_at_the_start_keeps_the_party_offline() -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (Persist((Put("a", 1, b"x"),)),) if isinstance(event, Started) else ()
 
@@ -243,7 +245,7 @@ async def test_a_disk_that_is_full_at_the_start_keeps_the_party_offline(eventual
         await eventually(lambda: bench.link.handler)
 
 
-async def test_a_full_sqlite_file_stops_the_party_and_room_lets_it_go_on(tmp_path: Path, eventually: Any) -> None:
+async def test_a_full_sqlite_file_stops_the_party_and_room_lets_it_go_on(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "me.sqlite", max_bytes=200_000)
     store.apply((Put("ballast", 1, bytes(90_000)),))
     async with running(keep_then_answer, store=store) as bench:
@@ -266,7 +268,7 @@ async def test_a_full_sqlite_file_stops_the_party_and_room_lets_it_go_on(tmp_pat
     reopened.close()
 
 
-async def test_a_party_with_a_full_disk_can_be_stopped_and_says_goodbye(eventually: Any) -> None:
+async def test_a_party_with_a_full_disk_can_be_stopped_and_says_goodbye() -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (status(99),) if isinstance(event, Stopping) else keep_then_answer(event, now)
 
@@ -280,7 +282,7 @@ async def test_a_party_with_a_full_disk_can_be_stopped_and_says_goodbye(eventual
     assert bench.store.closed
 
 
-async def test_a_party_whose_store_is_gone_for_good_can_be_stopped(eventually: Any) -> None:
+async def test_a_party_whose_store_is_gone_for_good_can_be_stopped() -> None:
     async with running(keep_then_answer, store_retry_s=600.0) as bench:
         await eventually(lambda: bench.link.handler)
         bench.store.full = bench.store.unreadable = True
@@ -290,7 +292,7 @@ async def test_a_party_whose_store_is_gone_for_good_can_be_stopped(eventually: A
 
 
 async def test_messages_that_pile_up_stay_with_the_broker(
-    eventually: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(live, "MAX_WAITING", 5)
 
@@ -306,7 +308,7 @@ async def test_messages_that_pile_up_stay_with_the_broker(
 # --- timers
 
 
-async def test_a_timer_is_replaced_by_one_of_the_same_name_and_forgotten_when_cancelled(eventually: Any) -> None:
+async def test_a_timer_is_replaced_by_one_of_the_same_name_and_forgotten_when_cancelled() -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         if isinstance(event, Started):
             return (
@@ -326,9 +328,7 @@ async def test_a_timer_is_replaced_by_one_of_the_same_name_and_forgotten_when_ca
 
 
 @pytest.mark.parametrize("command", [CancelTimer("t"), SetTimer("t", 1e12)])
-async def test_a_timer_that_ran_out_while_it_is_cancelled_or_replaced_does_not_fire(
-    command: Command, eventually: Any
-) -> None:
+async def test_a_timer_that_ran_out_while_it_is_cancelled_or_replaced_does_not_fire(command: Command) -> None:
     """Its event waits behind the message that takes it back."""
     busy, go_on = threading.Event(), threading.Event()
 
@@ -356,7 +356,7 @@ async def test_a_timer_that_ran_out_while_it_is_cancelled_or_replaced_does_not_f
 # --- jobs and measurements
 
 
-async def test_a_job_comes_back_as_an_event(eventually: Any) -> None:
+async def test_a_job_comes_back_as_an_event() -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (Compute(EVALUATE),) if isinstance(event, Started) else ()
 
@@ -364,7 +364,7 @@ async def test_a_job_comes_back_as_an_event(eventually: Any) -> None:
         await eventually(lambda: Evaluated(1, 0.5, 0.7) in bench.told)
 
 
-async def test_a_job_that_raises_comes_back_as_a_failure(eventually: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_that_raises_comes_back_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (Compute(EVALUATE),) if isinstance(event, Started) else ()
 
@@ -376,7 +376,7 @@ async def test_a_job_that_raises_comes_back_as_a_failure(eventually: Any, caplog
     assert "a job raised party=me job=EvaluateModel" in caplog.text
 
 
-async def test_a_paced_training_takes_and_reports_the_pace_of_its_device(eventually: Any) -> None:
+async def test_a_paced_training_takes_and_reports_the_pace_of_its_device() -> None:
     vector = np.zeros(1, np.float32)
 
     class Slow:
@@ -393,9 +393,7 @@ async def test_a_paced_training_takes_and_reports_the_pace_of_its_device(eventua
         assert trained.seconds >= 0.1
 
 
-async def test_a_sensor_that_fails_is_logged_and_the_next_reading_counts(
-    eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_sensor_that_fails_is_logged_and_the_next_reading_counts(caplog: pytest.LogCaptureFixture) -> None:
     class Meter:
         calls = 0
 
@@ -416,7 +414,7 @@ async def test_a_sensor_that_fails_is_logged_and_the_next_reading_counts(
         await eventually(lambda: Measured(REPORT) in bench.told)
 
 
-async def test_a_party_without_sensors_measures_nothing(eventually: Any) -> None:
+async def test_a_party_without_sensors_measures_nothing() -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (Measure(), SetTimer("next", now)) if isinstance(event, Started) else ()
 
@@ -428,9 +426,7 @@ async def test_a_party_without_sensors_measures_nothing(eventually: Any) -> None
 # --- telling and stopping
 
 
-async def test_what_a_machine_tells_goes_to_the_log_and_to_the_listener(
-    eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_a_machine_tells_goes_to_the_log_and_to_the_listener(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[str] = []
 
     def rule(event: Event, now: float) -> Sequence[Command]:
@@ -443,7 +439,7 @@ async def test_what_a_machine_tells_goes_to_the_log_and_to_the_listener(
     assert "leader replaced party=me lost=d1 leader=d2 term=3" in caplog.text
 
 
-async def test_stopping_handles_what_waits_then_says_goodbye_then_closes(eventually: Any) -> None:
+async def test_stopping_handles_what_waits_then_says_goodbye_then_closes() -> None:
     order: list[str] = []
 
     class NotedLink(FakeLink):
@@ -473,7 +469,7 @@ async def test_stopping_handles_what_waits_then_says_goodbye_then_closes(eventua
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_party_that_dies_of_its_machine_still_closes_link_and_store(eventually: Any) -> None:
+async def test_a_party_that_dies_of_its_machine_still_closes_link_and_store() -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         if isinstance(event, LinkUp):
             raise ZeroDivisionError
@@ -514,7 +510,7 @@ def garbage() -> dict[str, tuple[str, bytes]]:
 
 @pytest.mark.parametrize("what", garbage())
 async def test_what_cannot_be_read_is_dropped_counted_and_logged_with_its_sender(
-    what: str, eventually: Any, caplog: pytest.LogCaptureFixture
+    what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, payload = garbage()[what]
 
@@ -531,9 +527,7 @@ async def test_what_cannot_be_read_is_dropped_counted_and_logged_with_its_sender
 # --- with a real broker
 
 
-async def test_a_party_over_a_real_broker_answers_and_survives_its_absence(
-    open_broker: Any, linked: Any, impatient: Any, free_port: int, eventually: Any
-) -> None:
+async def test_a_party_over_a_real_broker_answers_and_survives_its_absence(open_broker: Any, free_port: int) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         subscribe = (Subscribe(Kind.PULL, receiver=ME),) if isinstance(event, Started) else ()
         return subscribe or keep_then_answer(event, now)

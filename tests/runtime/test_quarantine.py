@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from ofl_iot.roles.storage import Put
 from ofl_iot.runtime import quarantine
 from ofl_iot.runtime.quarantine import Quarantine, culprit
 from tests.runtime.fakes import ME, BreakableStore, pull, pull_topic, running, status
+from tests.waiting import eventually
 
 POISON = 13
 
@@ -36,7 +36,7 @@ def message(number: int, sender: str = "d1") -> Arrived:
 
 
 async def test_a_message_that_raises_twice_is_acknowledged_and_the_others_are_handled(
-    eventually: Any, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(digest, store_retry_s=600.0) as bench:
         await eventually(lambda: bench.link.handler)
@@ -53,7 +53,7 @@ async def test_a_message_that_raises_twice_is_acknowledged_and_the_others_are_ha
     assert "secret payload" not in caplog.text
 
 
-async def test_what_is_in_quarantine_is_dropped_at_once_when_it_comes_again(eventually: Any) -> None:
+async def test_what_is_in_quarantine_is_dropped_at_once_when_it_comes_again() -> None:
     """A retained message comes again with every subscription; the machine must not begin again each time."""
 
     async with running(digest) as bench:
@@ -66,7 +66,7 @@ async def test_what_is_in_quarantine_is_dropped_at_once_when_it_comes_again(even
         assert "5 messages in quarantine" in (await bench.party.pulse()).status
 
 
-async def test_the_second_try_waits_for_a_store_that_fails_in_between(eventually: Any) -> None:
+async def test_the_second_try_waits_for_a_store_that_fails_in_between() -> None:
     store = BreakableStore()
     async with running(digest, store=store) as bench:
         await eventually(lambda: bench.link.handler)
@@ -80,9 +80,7 @@ async def test_the_second_try_waits_for_a_store_that_fails_in_between(eventually
 
 
 @pytest.mark.parametrize("error", [ConfigError("another coordinator"), None])
-async def test_what_the_operator_must_fix_and_what_no_message_caused_end_the_party(
-    error: Exception | None, eventually: Any
-) -> None:
+async def test_what_the_operator_must_fix_and_what_no_message_caused_end_the_party(error: Exception | None) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         if isinstance(event, Arrived) and error:
             raise error
@@ -102,7 +100,7 @@ async def test_what_the_operator_must_fix_and_what_no_message_caused_end_the_par
         await story()
 
 
-async def test_an_error_of_ours_that_escapes_a_machine_is_no_reason_to_end(eventually: Any) -> None:
+async def test_an_error_of_ours_that_escapes_a_machine_is_no_reason_to_end() -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         if isinstance(event, Arrived):
             raise CryptoError("a made-up key")

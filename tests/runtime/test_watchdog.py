@@ -21,6 +21,7 @@ from ofl_iot.roles.reports.device import DeviceAssigned
 from ofl_iot.roles.storage import Put
 from ofl_iot.runtime.watchdog import Health, Notifier, Service
 from tests.runtime.fakes import BreakableStore, pull, pull_topic, running
+from tests.waiting import eventually
 
 WATCHDOG_S = 0.06
 Manager = socket.socket
@@ -54,7 +55,7 @@ def nothing(event: Event, now: float) -> Sequence[Command]:
     return ()
 
 
-async def fed(manager: Manager, eventually: Any) -> list[str]:
+async def fed(manager: Manager) -> list[str]:
     """What was said until the watchdog was fed three times more."""
     heard(manager)
     lines: list[str] = []
@@ -125,7 +126,7 @@ class Sick:
 
 
 async def test_what_is_overdue_withholds_the_watchdog_and_is_said_once(
-    manager: Manager, eventually: Any, caplog: pytest.LogCaptureFixture
+    manager: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> list[str]:
         reporting = asyncio.create_task(service(manager).attend(Sick()))
@@ -148,15 +149,13 @@ async def test_what_is_overdue_withholds_the_watchdog_and_is_said_once(
 # --- a party's pulse
 
 
-async def test_an_idle_party_is_ready_once_its_link_was_tried_and_feeds_the_watchdog(
-    manager: Manager, eventually: Any
-) -> None:
+async def test_an_idle_party_is_ready_once_its_link_was_tried_and_feeds_the_watchdog(manager: Manager) -> None:
     async with running(lambda event, now: (DeviceAssigned(1, "d1"),) if isinstance(event, LinkUp) else ()) as bench:
         reporting = asyncio.create_task(service(manager).attend(bench.party))
         await eventually(lambda: bench.link.handler)
-        assert "READY=1" not in await fed(manager, eventually)
+        assert "READY=1" not in await fed(manager)
         bench.link.tried = True  # in vain
-        lines = await fed(manager, eventually)
+        lines = await fed(manager)
         assert lines.count("READY=1") == 1
         assert "STATUS=no link, 0 jobs, 0 events waiting, last: started" in lines
         bench.link.up()
@@ -164,7 +163,7 @@ async def test_an_idle_party_is_ready_once_its_link_was_tried_and_feeds_the_watc
         reporting.cancel()
 
 
-async def test_a_party_that_waits_for_room_on_its_disk_feeds_the_watchdog(manager: Manager, eventually: Any) -> None:
+async def test_a_party_that_waits_for_room_on_its_disk_feeds_the_watchdog(manager: Manager) -> None:
     def rule(event: Event, now: float) -> Sequence[Command]:
         return (Persist((Put("a", 1, b"x"),)),) if isinstance(event, Arrived) else ()
 
@@ -174,12 +173,12 @@ async def test_a_party_that_waits_for_room_on_its_disk_feeds_the_watchdog(manage
         bench.store.full = True
         bench.link.deliver(pull_topic("d1"), pull(1))
         await eventually(lambda: bench.party.store_failures)
-        assert any("store failed" in line for line in await fed(manager, eventually))
+        assert any("store failed" in line for line in await fed(manager))
         assert bench.party._events.qsize() <= 2
         reporting.cancel()
 
 
-async def test_a_store_that_answers_with_an_error_answers(manager: Manager, eventually: Any) -> None:
+async def test_a_store_that_answers_with_an_error_answers(manager: Manager) -> None:
     class Unreadable(BreakableStore):
         def ping(self) -> None:
             self.load()
@@ -191,7 +190,7 @@ async def test_a_store_that_answers_with_an_error_answers(manager: Manager, even
         assert bench.party.store_failures == 1
 
 
-async def test_no_pulse_passes_a_store_that_hangs(eventually: Any) -> None:
+async def test_no_pulse_passes_a_store_that_hangs() -> None:
     hanging, let_go = threading.Event(), threading.Event()
 
     class Hung(BreakableStore):
@@ -212,7 +211,7 @@ async def test_no_pulse_passes_a_store_that_hangs(eventually: Any) -> None:
         assert (await pulse).overdue == ""
 
 
-async def test_a_job_beyond_its_bound_is_overdue_until_it_ends(eventually: Any) -> None:
+async def test_a_job_beyond_its_bound_is_overdue_until_it_ends() -> None:
     let_go = threading.Event()
 
     def work(job: Any) -> Event:
@@ -236,7 +235,7 @@ async def test_a_job_beyond_its_bound_is_overdue_until_it_ends(eventually: Any) 
         assert (await bench.party.pulse()).overdue == ""
 
 
-async def test_a_dead_link_is_no_progress(eventually: Any) -> None:
+async def test_a_dead_link_is_no_progress() -> None:
     async with running(nothing) as bench:
         await eventually(lambda: bench.link.handler)
         bench.link.alive = False

@@ -10,9 +10,12 @@ import pytest
 from ofl_iot.errors import TopicError, TransportError
 from ofl_iot.transport.link import Delivery, LinkDown, LinkUp
 from ofl_iot.transport.mqtt import MqttLink, Will
+from tests.links import Recorder, impatient, linked
+from tests.netfaults import TcpProxy
+from tests.waiting import eventually
 
 
-async def test_two_links_talk_in_order(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_two_links_talk_in_order(open_broker: Any) -> None:
     async with open_broker() as port, linked(port, "a") as (a, _), linked(port, "b", "t/+") as (_, heard):
         sent = [bytes([i]) * 1000 for i in range(100)]
         for payload in sent:
@@ -24,13 +27,13 @@ async def test_two_links_talk_in_order(open_broker: Any, linked: Any, eventually
         assert a.bytes_sent > 100_000
 
 
-async def test_a_thousand_small_messages_arrive(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_a_thousand_small_messages_arrive(open_broker: Any) -> None:
     async with open_broker() as port, linked(port, "a") as (a, _), linked(port, "b", "t") as (_, heard):
         assert all(a.publish("t", b"%d" % i, qos=0) for i in range(1000))
         await eventually(lambda: heard.payloads == [b"%d" % i for i in range(1000)])
 
 
-async def test_binary_payloads_arrive_unchanged(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_binary_payloads_arrive_unchanged(open_broker: Any) -> None:
     payloads = [b"", bytes(range(256)), b"\xff\xfe\x00" * 20_000]
     async with open_broker() as port, linked(port, "a", "t") as (a, heard):
         for payload in payloads:
@@ -40,7 +43,7 @@ async def test_binary_payloads_arrive_unchanged(open_broker: Any, linked: Any, e
         assert a.bytes_received > 60_000
 
 
-async def test_a_late_subscriber_gets_what_was_retained(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_a_late_subscriber_gets_what_was_retained(open_broker: Any) -> None:
     async with open_broker() as port, linked(port, "a", "seen") as (a, heard):
         a.publish("seen", b"kept", qos=1, retain=True)
         await eventually(lambda: heard.payloads == [b"kept"])
@@ -50,20 +53,18 @@ async def test_a_late_subscriber_gets_what_was_retained(open_broker: Any, linked
             assert late.deliveries[0].retained
 
 
-async def test_the_will_is_published_after_a_cut_but_not_after_a_goodbye(
-    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
-) -> None:
+async def test_the_will_is_published_after_a_cut_but_not_after_a_goodbye(open_broker: Any) -> None:
     async with open_broker() as port, linked(port, "b", "gone/#") as (_, heard):
         async with linked(port, "polite", will=Will("gone/polite", b"x")):
             pass
-        async with tcp_proxy(port) as proxy, linked(proxy.port, "cut", will=Will("gone/cut", b"x")):
+        async with TcpProxy(port) as proxy, linked(proxy.port, "cut", will=Will("gone/cut", b"x")):
             proxy.refuse()
             proxy.reset()
             await eventually(lambda: heard.deliveries)
             assert [d.topic for d in heard.deliveries] == ["gone/cut"]
 
 
-async def test_events_come_as_up_deliveries_down(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_events_come_as_up_deliveries_down(open_broker: Any) -> None:
     async with open_broker() as port:
         async with linked(port, "a", "t") as (a, heard):
             assert a.connected
@@ -74,7 +75,7 @@ async def test_events_come_as_up_deliveries_down(open_broker: Any, linked: Any, 
         assert [type(event) for event in heard.events] == [LinkUp, Delivery, LinkDown]
 
 
-async def test_stopping_flushes_what_was_handed_over(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_stopping_flushes_what_was_handed_over(open_broker: Any) -> None:
     async with open_broker() as port, linked(port, "b", "t") as (_, heard):
         async with linked(port, "a", echo_topic="echo/a", max_inflight=4) as (a, _):
             await eventually(lambda: "echo/a" in a.granted)
@@ -85,7 +86,7 @@ async def test_stopping_flushes_what_was_handed_over(open_broker: Any, linked: A
 
 
 async def test_what_is_not_acknowledged_comes_again_after_a_reconnect(
-    open_broker: Any, linked: Any, eventually: Any, request: pytest.FixtureRequest
+    open_broker: Any, request: pytest.FixtureRequest
 ) -> None:
     if "amqtt" in request.node.name:
         pytest.skip("amqtt drops it: tests/broker/test_faults.py")
@@ -107,7 +108,7 @@ async def test_what_is_not_acknowledged_comes_again_after_a_reconnect(
             assert third.payloads == [b"m"]
 
 
-async def test_acknowledging_twice_is_harmless(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_acknowledging_twice_is_harmless(open_broker: Any) -> None:
     async with open_broker() as port, linked(port, "a", "t") as (a, heard):
         a.publish("t", b"1", qos=1)
         await eventually(lambda: heard.deliveries)
@@ -119,7 +120,7 @@ async def test_acknowledging_twice_is_harmless(open_broker: Any, linked: Any, ev
         assert a.bytes_sent - sent < 4 + 9 + 4  # its first PUBACK at most, and the second message
 
 
-async def test_unsubscribed_topics_fall_silent(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_unsubscribed_topics_fall_silent(open_broker: Any) -> None:
     async with open_broker() as port, linked(port, "a", "t", "u") as (a, heard):
         a.unsubscribe("t")
         await eventually(lambda: not a._subscriptions.to_cancel())
@@ -129,16 +130,14 @@ async def test_unsubscribed_topics_fall_silent(open_broker: Any, linked: Any, ev
         assert heard.payloads == [b"yes"]
 
 
-async def test_a_message_that_is_too_large_is_refused(open_broker: Any, linked: Any) -> None:
+async def test_a_message_that_is_too_large_is_refused(open_broker: Any) -> None:
     async with open_broker() as port, linked(port, "a", max_packet_bytes=2048) as (a, _):
         with pytest.raises(TransportError, match="max_packet_bytes = 2048"):
             a.publish("t", bytes(2048), qos=1)
         assert a.publish("t", bytes(2000), qos=1)
 
 
-async def test_a_message_that_is_too_large_is_dropped_on_receipt(
-    open_broker: Any, linked: Any, eventually: Any
-) -> None:
+async def test_a_message_that_is_too_large_is_dropped_on_receipt(open_broker: Any) -> None:
     async with (
         open_broker() as port,
         linked(port, "a") as (a, _),
@@ -152,10 +151,10 @@ async def test_a_message_that_is_too_large_is_dropped_on_receipt(
         assert b.deliveries == 1
 
 
-async def test_a_clogged_link_takes_no_more(open_broker: Any, linked: Any, tcp_proxy: Any) -> None:
+async def test_a_clogged_link_takes_no_more(open_broker: Any) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(proxy.port, "a", max_pending_bytes=10_000, stop_timeout_s=0.05) as (a, _),
     ):
         proxy.stall()
@@ -164,7 +163,7 @@ async def test_a_clogged_link_takes_no_more(open_broker: Any, linked: Any, tcp_p
         assert a.publishes == 10
 
 
-async def test_misuse_is_told_apart(impatient: Any, recorder: Any, free_port: int) -> None:
+async def test_misuse_is_told_apart(free_port: int) -> None:
     link = MqttLink(impatient(free_port), "a")
     await link.stop()
     with pytest.raises(TopicError):
@@ -174,15 +173,13 @@ async def test_misuse_is_told_apart(impatient: Any, recorder: Any, free_port: in
     with pytest.raises(TransportError, match="QoS 2"):
         link.subscribe("t", 2)
     assert not link.publish("t", b"", qos=1)
-    link.start(recorder())
+    link.start(Recorder())
     with pytest.raises(TransportError, match="started before"):
-        link.start(recorder())
+        link.start(Recorder())
     await link.stop()
 
 
-async def test_a_handler_that_raises_does_not_hold_up_the_next_event(
-    open_broker: Any, impatient: Any, eventually: Any
-) -> None:
+async def test_a_handler_that_raises_does_not_hold_up_the_next_event(open_broker: Any) -> None:
     seen: list[bytes] = []
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))

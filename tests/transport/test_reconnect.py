@@ -15,12 +15,12 @@ import pytest
 from ofl_broker.embedded import EmbeddedBroker
 from ofl_iot.transport.link import LinkUp
 from ofl_iot.transport.mqtt import STEADY_S, MqttLink
-from tests.links import Recorder
+from tests.links import Recorder, impatient, linked
+from tests.netfaults import TcpProxy
+from tests.waiting import eventually
 
 
-async def test_a_link_survives_the_brokers_restart_and_subscribes_again(
-    open_broker: Any, linked: Any, eventually: Any, free_port: int
-) -> None:
+async def test_a_link_survives_the_brokers_restart_and_subscribes_again(open_broker: Any, free_port: int) -> None:
     async with open_broker(free_port) as port:
         opened = linked(port, "a", "t")
         a, heard = await opened.__aenter__()
@@ -40,10 +40,10 @@ async def test_a_link_survives_the_brokers_restart_and_subscribes_again(
     assert a.connections == 2
 
 
-async def test_a_link_recovers_from_a_reset(open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any) -> None:
+async def test_a_link_recovers_from_a_reset(open_broker: Any) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(port, "b", "t") as (_, heard),
         linked(proxy.port, "a", "t") as (a, _),
     ):
@@ -54,12 +54,10 @@ async def test_a_link_recovers_from_a_reset(open_broker: Any, linked: Any, event
         await eventually(lambda: heard.payloads[-1:] == [b"2"])
 
 
-async def test_what_was_in_flight_at_a_reset_is_sent_again_in_order(
-    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
-) -> None:
+async def test_what_was_in_flight_at_a_reset_is_sent_again_in_order(open_broker: Any) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(port, "b", "t") as (_, heard),
         linked(proxy.port, "a", max_inflight=3) as (a, _),
     ):
@@ -74,12 +72,10 @@ async def test_what_was_in_flight_at_a_reset_is_sent_again_in_order(
         await eventually(lambda: not a._sender.unsettled)
 
 
-async def test_a_half_open_connection_is_noticed_by_keep_alive(
-    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
-) -> None:
+async def test_a_half_open_connection_is_noticed_by_keep_alive(open_broker: Any) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(proxy.port, "a", keepalive_s=1) as (a, heard),
     ):
         proxy.half_open("client")
@@ -87,12 +83,10 @@ async def test_a_half_open_connection_is_noticed_by_keep_alive(
         assert "Keep alive" in heard.downs[0].reason
 
 
-async def test_a_stalled_connection_is_noticed_by_the_missing_echo(
-    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
-) -> None:
+async def test_a_stalled_connection_is_noticed_by_the_missing_echo(open_broker: Any) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(
             proxy.port,
             "a",
@@ -112,7 +106,7 @@ async def test_a_stalled_connection_is_noticed_by_the_missing_echo(
         await eventually(lambda: heard.payloads == [b"back"])
 
 
-async def test_echoes_stay_inside_the_link(open_broker: Any, linked: Any, eventually: Any) -> None:
+async def test_echoes_stay_inside_the_link(open_broker: Any) -> None:
     async with (
         open_broker() as port,
         linked(port, "a", "t", echo_topic="echo/a", echo_interval_s=0.01, echo_timeout_s=5.0) as (a, heard),
@@ -125,7 +119,7 @@ async def test_echoes_stay_inside_the_link(open_broker: Any, linked: Any, eventu
 
 
 async def test_an_unreachable_broker_is_complained_about_once_a_minute(
-    impatient: Any, recorder: Any, eventually: Any, free_port: int, caplog: pytest.LogCaptureFixture
+    free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         now = 0.0
@@ -136,7 +130,7 @@ async def test_an_unreachable_broker_is_complained_about_once_a_minute(
         def attempts(level: int) -> int:
             return sum(record.levelno == level for record in caplog.records)
 
-        link.start(recorder())
+        link.start(Recorder())
         await eventually(lambda: attempts(logging.DEBUG) >= 10)
         assert attempts(logging.WARNING) == 1
         now = 59.9
@@ -152,24 +146,20 @@ async def test_an_unreachable_broker_is_complained_about_once_a_minute(
         await link.stop()
 
 
-async def test_several_addresses_are_tried_in_turn(
-    open_broker: Any, linked: Any, eventually: Any, free_port: int
-) -> None:
+async def test_several_addresses_are_tried_in_turn(open_broker: Any, free_port: int) -> None:
     async with open_broker() as port:
         hosts = (f"127.0.0.1:{free_port}", f"localhost:{port}")
         async with linked(free_port, "a", hosts=hosts, backoff_min_s=60.0, backoff_max_s=60.0) as (a, _):
             assert a.connected
 
 
-async def test_a_link_moves_on_when_its_broker_dies_and_comes_back_when_the_others_do(
-    impatient: Any, recorder: Any, eventually: Any
-) -> None:
+async def test_a_link_moves_on_when_its_broker_dies_and_comes_back_when_the_others_do() -> None:
     brokers = [EmbeddedBroker() for _ in range(3)]
     for broker in brokers:
         await broker.__aenter__()
     hosts = tuple(f"127.0.0.1:{broker.port}" for broker in brokers)
     link = MqttLink(impatient(1, hosts=hosts), "a", rng=random.Random(1), clock=lambda: 0.0)  # no time to settle
-    heard = recorder()
+    heard = Recorder()
     link.subscribe("t", 1)
     link.start(heard)
     for number in (0, 1, 2, 0):
@@ -187,12 +177,12 @@ async def test_a_link_moves_on_when_its_broker_dies_and_comes_back_when_the_othe
 
 
 async def test_a_link_that_is_lost_for_a_moment_returns_to_the_first_address_although_the_standby_runs(
-    open_broker: Any, linked: Any, impatient: Any, eventually: Any, tcp_proxy: Any
+    open_broker: Any,
 ) -> None:
     async with (
         open_broker() as port,
         open_broker() as standby,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(port, "b", "t") as (_, at_the_first),
     ):
         now = 0.0
@@ -208,13 +198,11 @@ async def test_a_link_that_is_lost_for_a_moment_returns_to_the_first_address_alt
         await link.stop()
 
 
-async def test_a_link_that_went_deaf_moves_on_however_long_it_was_well(
-    open_broker: Any, linked: Any, impatient: Any, eventually: Any, tcp_proxy: Any
-) -> None:
+async def test_a_link_that_went_deaf_moves_on_however_long_it_was_well(open_broker: Any) -> None:
     async with (
         open_broker() as port,
         open_broker() as standby,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(standby, "b", "t") as (_, at_the_standby),
     ):
         ahead_s, heard = 0.0, Recorder()
@@ -232,9 +220,7 @@ async def test_a_link_that_went_deaf_moves_on_however_long_it_was_well(
         await link.stop()
 
 
-async def test_a_broker_that_never_answers_a_subscription_is_left_if_there_is_another(
-    open_broker: Any, impatient: Any, eventually: Any
-) -> None:
+async def test_a_broker_that_never_answers_a_subscription_is_left_if_there_is_another(open_broker: Any) -> None:
     async def accept_and_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"\x20\x02\x00\x00")  # CONNACK
@@ -254,9 +240,7 @@ async def test_a_broker_that_never_answers_a_subscription_is_left_if_there_is_an
     await half_dead.wait_closed()
 
 
-async def test_a_broker_that_never_answers_a_subscription_is_kept_if_it_is_the_only_one(
-    impatient: Any, eventually: Any
-) -> None:
+async def test_a_broker_that_never_answers_a_subscription_is_kept_if_it_is_the_only_one() -> None:
     now, pings = 0.0, 0
 
     async def answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -283,14 +267,14 @@ async def test_a_broker_that_never_answers_a_subscription_is_kept_if_it_is_the_o
 
 
 async def test_after_every_address_failed_there_is_a_pause_and_then_all_are_tried_again(
-    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
         waits: list[float] = []
         link = MqttLink(impatient(1, hosts=("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")), "a", rng=random.Random(1))
         pause = link._pauses.backoff.next_s
         link._pauses.backoff.next_s = lambda: waits.append(pause()) or waits[-1]  # type: ignore[func-returns-value]
-        link.start(recorder())
+        link.start(Recorder())
         await eventually(lambda: len(waits) == 5)
         await link.stop()
         tried = [record.getMessage().split("broker=127.0.0.1:")[1][0] for record in caplog.records]
@@ -298,12 +282,12 @@ async def test_after_every_address_failed_there_is_a_pause_and_then_all_are_trie
         assert len(set(waits)) == 5  # jitter: no two alike
 
 
-async def test_a_fleet_spreads_over_the_brokers_when_told(impatient: Any, recorder: Any, eventually: Any) -> None:
+async def test_a_fleet_spreads_over_the_brokers_when_told() -> None:
     async with EmbeddedBroker() as one, EmbeddedBroker() as two:
         hosts = (f"127.0.0.1:{one.port}", f"127.0.0.1:{two.port}")
         links = [MqttLink(impatient(1, hosts=hosts, spread=True), f"n-{i}", rng=random.Random(i)) for i in range(20)]
         for link in links:
-            link.start(recorder())
+            link.start(Recorder())
         await eventually(lambda: all(link.connected for link in links))
         counts = [len(broker._broker.connections) for broker in (one, two)]  # type: ignore[union-attr]
         assert sum(counts) == 20
@@ -311,9 +295,7 @@ async def test_a_fleet_spreads_over_the_brokers_when_told(impatient: Any, record
         await asyncio.gather(*(link.stop() for link in links))
 
 
-async def test_a_host_without_an_answer_does_not_stall_the_loop(
-    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_host_without_an_answer_does_not_stall_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     """A listener with a full backlog never answers SYN: connecting to it takes for ever."""
 
     async def story() -> None:
@@ -327,7 +309,7 @@ async def test_a_host_without_an_answer_does_not_stall_the_loop(
                 filler.connect_ex(deaf.getsockname())
                 fillers.append(filler)
             link = MqttLink(impatient(deaf.getsockname()[1], connect_timeout_s=0.3), "a")
-            link.start(recorder())
+            link.start(Recorder())
             longest, last = 0.0, time.monotonic()
             while not any("no connection within 0.3 s" in r.getMessage() for r in caplog.records):
                 await asyncio.sleep(0.001)
@@ -341,9 +323,7 @@ async def test_a_host_without_an_answer_does_not_stall_the_loop(
         await asyncio.wait_for(story(), 20)
 
 
-async def test_a_server_that_does_not_speak_mqtt_is_given_up(
-    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_that_does_not_speak_mqtt_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
 
         async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -358,7 +338,7 @@ async def test_a_server_that_does_not_speak_mqtt_is_given_up(
         second = await asyncio.start_server(garble, "127.0.0.1", 0)
         hosts = tuple(f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in (first, second))
         link = MqttLink(impatient(1, hosts=hosts, connect_timeout_s=0.1), "a")
-        handler = recorder()
+        handler = Recorder()
         link.start(handler)
         await eventually(lambda: "no answer to CONNECT within 0.1 s" in caplog.text)
         await eventually(lambda: caplog.text.count("no link to the broker") >= 4)
@@ -369,15 +349,13 @@ async def test_a_server_that_does_not_speak_mqtt_is_given_up(
             await server.wait_closed()
 
 
-async def test_two_hundred_links_share_one_loop(
-    open_broker: Any, linked: Any, impatient: Any, recorder: Any, eventually: Any
-) -> None:
+async def test_two_hundred_links_share_one_loop(open_broker: Any) -> None:
     """A ring: every link publishes to its neighbour."""
     count = 200
 
     async with open_broker() as port:
         links = [MqttLink(impatient(port), f"n-{i}", rng=random.Random(i)) for i in range(count)]
-        heard = [recorder() for _ in links]
+        heard = [Recorder() for _ in links]
         for i, link in enumerate(links):
             link.subscribe(f"n/{i}", 1)
             link.start(heard[i])
@@ -393,9 +371,7 @@ async def test_two_hundred_links_share_one_loop(
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("mqtt link")]
 
 
-async def test_a_broker_that_refuses_us_is_asked_again(
-    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_broker_that_refuses_us_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
 
         async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -406,7 +382,7 @@ async def test_a_broker_that_refuses_us_is_asked_again(
 
         server = await asyncio.start_server(refuse, "127.0.0.1", 0)
         link = MqttLink(impatient(server.sockets[0].getsockname()[1]), "a")
-        handler = recorder()
+        handler = Recorder()
         link.start(handler)
         await eventually(lambda: caplog.text.count("refused by the broker: Not authorized") >= 3)
         assert handler.events == []
@@ -415,9 +391,7 @@ async def test_a_broker_that_refuses_us_is_asked_again(
         await server.wait_closed()
 
 
-async def test_a_broker_that_sends_rubbish_does_no_harm(
-    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_broker_that_sends_rubbish_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     """A topic that is not UTF-8 is dropped; a refused subscription is told; a broken packet ends the connection."""
 
     with caplog.at_level(logging.DEBUG, logger="ofl_iot.transport"):
@@ -435,7 +409,7 @@ async def test_a_broker_that_sends_rubbish_does_no_harm(
         server = await asyncio.start_server(misbehave, "127.0.0.1", 0)
         link = MqttLink(impatient(server.sockets[0].getsockname()[1]), "a")
         link.subscribe("t", 1)
-        handler = recorder()
+        handler = Recorder()
         link.start(handler)
         await eventually(lambda: len(handler.downs) >= 2)
         assert handler.deliveries == []
@@ -448,9 +422,7 @@ async def test_a_broker_that_sends_rubbish_does_no_harm(
     assert "subscription refused client=a pattern=t" in caplog.text
 
 
-async def test_a_subscription_refused_for_a_while_is_asked_for_again(
-    impatient: Any, recorder: Any, eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_subscription_refused_for_a_while_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
     """A cluster that has just lost a node refuses what it grants a moment later."""
 
     async def refuse_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -466,7 +438,7 @@ async def test_a_subscription_refused_for_a_while_is_asked_for_again(
     link = MqttLink(impatient(server.sockets[0].getsockname()[1], keepalive_s=1), "a")
     link.subscribe("t", 1)
     assert not link.all_granted
-    link.start(recorder())
+    link.start(Recorder())
     await eventually(lambda: link.granted == {"t"})
     assert link.all_granted
     assert link.connections == 1
@@ -476,14 +448,12 @@ async def test_a_subscription_refused_for_a_while_is_asked_for_again(
     assert caplog.text.count("subscription refused client=a pattern=t") == 2
 
 
-async def test_without_acknowledgements_a_link_that_was_away_hears_what_is_retained(
-    open_broker: Any, linked: Any, eventually: Any, tcp_proxy: Any
-) -> None:
+async def test_without_acknowledgements_a_link_that_was_away_hears_what_is_retained(open_broker: Any) -> None:
     """With QoS 0 the session keeps nothing; asking again brings what must be known."""
 
     async with (
         open_broker() as port,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(port, "b", "t/#") as (b, seen),
         linked(proxy.port, "a", "t/#", qos=0) as (a, heard),
     ):
@@ -499,11 +469,11 @@ async def test_without_acknowledgements_a_link_that_was_away_hears_what_is_retai
 
 
 async def test_stopping_a_stalled_link_gives_up_at_the_deadline(
-    open_broker: Any, linked: Any, tcp_proxy: Any, caplog: pytest.LogCaptureFixture
+    open_broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port) as proxy,
+        TcpProxy(port) as proxy,
         linked(proxy.port, "a", stop_timeout_s=0.1) as (a, heard),
     ):
         proxy.stall()
@@ -514,9 +484,7 @@ async def test_stopping_a_stalled_link_gives_up_at_the_deadline(
 
 
 @pytest.mark.parametrize("open_broker", ["mosquitto"], indirect=True)  # amqtt keeps both
-async def test_federations_share_a_broker_and_a_stolen_session_is_named(
-    open_broker: Any, eventually: Any, impatient: Any
-) -> None:
+async def test_federations_share_a_broker_and_a_stolen_session_is_named(open_broker: Any) -> None:
     async with open_broker() as port:
         one, two, twin = (
             MqttLink(impatient(port), "coordinator", federation=name, rng=random.Random(seed))

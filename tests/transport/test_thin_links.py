@@ -19,6 +19,9 @@ from ofl_iot.transport.mqtt import MqttLink, MqttSettings
 from ofl_iot.transport.network import is_local
 from ofl_iot.transport.pauses import NO_NETWORK_PAUSE_S
 from ofl_iot.transport.sender import FEED_BYTES
+from tests.links import linked
+from tests.netfaults import TcpProxy
+from tests.waiting import eventually
 
 CHUNK = 4096
 MANY = 400
@@ -31,12 +34,10 @@ def chunks() -> list[bytes]:
     return [number.to_bytes(4, "big") * (CHUNK // 4) for number in range(MANY)]
 
 
-async def test_what_is_urgent_overtakes_and_what_is_stale_is_withdrawn(
-    open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any
-) -> None:
+async def test_what_is_urgent_overtakes_and_what_is_stale_is_withdrawn(open_broker: Any) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port, small_buffers=True) as proxy,
+        TcpProxy(port, small_buffers=True) as proxy,
         linked(proxy.port, "device") as (link, _),
         linked(port, "leader", "old", "new", "control") as (_, heard),
     ):
@@ -53,12 +54,10 @@ async def test_what_is_urgent_overtakes_and_what_is_stale_is_withdrawn(
         assert topics.index("control") < topics.index("new")
 
 
-async def test_a_resend_of_what_has_not_left_adds_nothing(
-    open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any
-) -> None:
+async def test_a_resend_of_what_has_not_left_adds_nothing(open_broker: Any) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port, small_buffers=True) as proxy,
+        TcpProxy(port, small_buffers=True) as proxy,
         linked(proxy.port, "device") as (link, _),
         linked(port, "leader", "t") as (_, heard),
     ):
@@ -74,12 +73,10 @@ async def test_a_resend_of_what_has_not_left_adds_nothing(
         assert heard.payloads[:-1] == payloads
 
 
-async def test_little_is_where_it_cannot_be_withdrawn(
-    open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any
-) -> None:
+async def test_little_is_where_it_cannot_be_withdrawn(open_broker: Any) -> None:
     async with (
         open_broker() as port,
-        tcp_proxy(port, small_buffers=True) as proxy,
+        TcpProxy(port, small_buffers=True) as proxy,
         linked(proxy.port, "device") as (link, _),
     ):
         proxy.stall()
@@ -96,7 +93,7 @@ async def test_little_is_where_it_cannot_be_withdrawn(
         proxy.reset()
 
 
-async def test_a_thin_link_is_not_called_deaf(open_broker: Any, linked: Any, tcp_proxy: Any, eventually: Any) -> None:
+async def test_a_thin_link_is_not_called_deaf(open_broker: Any) -> None:
     """Its echo waits behind other data; only once the peer has it does the time run."""
 
     class Clock:
@@ -107,7 +104,7 @@ async def test_a_thin_link_is_not_called_deaf(open_broker: Any, linked: Any, tcp
             return time.monotonic() + self.ahead_s
 
     clock = Clock()
-    async with open_broker() as port, tcp_proxy(port, small_buffers=True) as proxy:
+    async with open_broker() as port, TcpProxy(port, small_buffers=True) as proxy:
         async with linked(proxy.port, "other", "t"):
             pass  # the broker and the proxy work
         from_link: list[Any] = []
@@ -161,9 +158,7 @@ def test_a_change_of_the_network_is_noticed() -> None:
     assert done.stdout == "changed\n", done.stderr
 
 
-async def test_a_link_tries_at_once_when_the_network_changes(
-    open_broker: Any, linked: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_link_tries_at_once_when_the_network_changes(open_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Watch:
         changed: Any = None
 
@@ -190,9 +185,7 @@ async def test_a_link_tries_at_once_when_the_network_changes(
         assert watch.changed is None
 
 
-async def test_pauses_stay_short_while_this_machine_has_no_network(
-    eventually: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pauses_stay_short_while_this_machine_has_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unreachable(*_: object) -> Any:
         raise OSError(errno.ENETUNREACH, "Network is unreachable")
 

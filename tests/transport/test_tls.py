@@ -13,6 +13,8 @@ import pytest
 from ofl_iot.transport.mqtt import MqttLink
 from ofl_iot.transport.settings import TlsSettings
 from tests.certificates import Authority
+from tests.links import Recorder, impatient, linked
+from tests.waiting import eventually
 
 
 class TlsFront:
@@ -64,9 +66,7 @@ def _server_context(folder: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_link_speaks_tls_with_its_own_certificate(
-    open_broker: Any, linked: Any, eventually: Any, certificates: Path
-) -> None:
+async def test_a_link_speaks_tls_with_its_own_certificate(open_broker: Any, certificates: Path) -> None:
     tls = TlsSettings(
         ca=str(certificates / "ca.pem"), cert=str(certificates / "device.pem"), key=str(certificates / "device.key")
     )
@@ -84,8 +84,8 @@ async def test_a_link_speaks_tls_with_its_own_certificate(
 
 
 @pytest.fixture
-def linking(impatient: Any, recorder: Any, eventually: Any) -> tuple[Any, Any, Any]:
-    return impatient, recorder, eventually
+def linking() -> tuple[Any, Any, Any]:
+    return impatient, Recorder, eventually
 
 
 @pytest.mark.parametrize("fault", ["unknown authority", "old protocol"])

@@ -13,12 +13,18 @@ from ofl_iot.workloads.base import Workload
 
 DEFAULT = "machines"
 DATA_SETS = ("digits", "mnist", "fashion-mnist", "svhn", "cora", "citeseer", "pubmed")
-BUILT_IN = (DEFAULT, *DATA_SETS)
+PRIVATE = ("mnist-wavelet", "fashion-mnist-wavelet", "svhn-wavelet", "cora-node", "citeseer-node", "pubmed-node")
+"""Models of the public data sets that learn under privacy: heads on fixed features."""
+BUILT_IN = (DEFAULT, *DATA_SETS, *PRIVATE)
+PLANNED = {"privacy.auto": "true", "training.steps": "1"}
+"""Training is planned from the records and the model: one large noisy step for each global model."""
+_HEADS = {**PLANNED, "upload.gamma": "1", "download.gamma": "1"}
 _IMAGES = {"training.steps": "20", "training.learning_rate": "0.03", "training.momentum": "0.9"}
 _GRAPHS = {"training.learning_rate": "0.05", "training.momentum": "0.9"}
 SUGGESTED: dict[str, dict[str, str]] = {
     **dict.fromkeys(("mnist", "fashion-mnist", "svhn"), _IMAGES),
     **dict.fromkeys(("cora", "citeseer", "pubmed"), _GRAPHS),
+    **dict.fromkeys(PRIVATE, _HEADS),
 }
 """Settings that suit an app where the operator gives none."""
 MIN_RECORDS = 4

@@ -139,6 +139,7 @@ class TorchModel:
             optimiser="sgd" if callable(self._app.optimiser) else self._app.optimiser,
             clip_norm=job.clip_norm,
             noise_multiplier=job.noise_multiplier if job.clip_norm is not None else None,
+            sampling_rate=job.sampling_rate or None,
         )
 
     def _load(self) -> None:

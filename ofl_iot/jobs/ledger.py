@@ -15,6 +15,7 @@ from ofl_iot.errors import ConfigError, OflError, StoreError
 from ofl_iot.privacy.accountant import noise_multiplier_for, rate_rounded_up
 from ofl_iot.privacy.events import DpSgdSteps
 from ofl_iot.privacy.ledger import Ledger
+from ofl_iot.privacy.planning import Fleet, plan_training
 from ofl_iot.roles.device.privacy_guard import PrivacyRules
 
 APART_LIMIT_S = 300.0
@@ -34,18 +35,29 @@ class LedgerRequest(msgspec.Struct, frozen=True):
     """What the data are called."""
     at: float = 0.0
     """The time, in seconds since 1970."""
+    fleet: Fleet | None = None
+    """All devices' records, if training is planned from them;"""
+    parameters: int = 0
+    """and the size of the model."""
 
 
 def open_ledger(request: LedgerRequest) -> Ledger:
     """The stored ledger goes on, whatever model is learnt; what it spent is never forgotten."""
-    rules, rate = request.rules, rate_rounded_up(request.sampling_rate)
+    rules, rate = request.rules, _rate_of(request)
     ledger = _under_terms(request)
     if rules.mode != "rigorous" or _as_planned(ledger, rules, rate):
         return ledger
+    if request.fleet is not None:
+        plan = plan_training(ledger.budget, request.fleet, request.parameters, rules.steps_in_all(request.steps))
+        return ledger.allow(plan.noise_multiplier, plan.sampling_rate, plan.steps)
     if rules.noise_multiplier:
         return ledger.allow(rules.noise_multiplier, rate)
     planned = rules.steps_in_all(request.steps)
     return ledger.allow(noise_multiplier_for(ledger.budget, rate, planned), rate, planned)
+
+
+def _rate_of(request: LedgerRequest) -> float:
+    return rate_rounded_up(request.fleet.sampling_rate if request.fleet else request.sampling_rate)
 
 
 def _under_terms(request: LedgerRequest) -> Ledger:
@@ -73,7 +85,7 @@ def _needs_packages(request: LedgerRequest) -> bool:
         ledger, rules = _under_terms(request), request.rules
     except (StoreError, msgspec.DecodeError):
         return True  # the other process says why
-    rate = rate_rounded_up(request.sampling_rate)
+    rate = _rate_of(request)
     sampled = rate < 1 or any(isinstance(event, DpSgdSteps) and event.sampling_rate < 1 for event in ledger.events)
     return rules.mode == "rigorous" and sampled and not _as_planned(ledger, rules, rate)
 

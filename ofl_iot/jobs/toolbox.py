@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from ofl_iot.jobs.rounding import RoundingWatch
 from ofl_iot.opportunity.ofactor import Density
 from ofl_iot.opportunity.release import ReleaseSettings, prepare_release
 from ofl_iot.privacy.ledger import RATE_SLACK, Ledger
+from ofl_iot.privacy.planning import TrainingPlan
 from ofl_iot.protocol.chunks import split_update
 from ofl_iot.protocol.model_card import TensorCard
 from ofl_iot.roles.device.profile import DeviceRules
@@ -57,7 +59,7 @@ from ofl_iot.roles.job_kinds.rounds import (
     WeighRound,
 )
 from ofl_iot.roles.settings import ProtectionRules, TrainingRules
-from ofl_iot.workloads.base import TrainJob, Workload
+from ofl_iot.workloads.base import TrainJob, Vector, Workload
 
 
 class Toolbox(Protocol):
@@ -111,22 +113,56 @@ def run_training(
 ) -> Trained:
     """Train as the rules say; gradients are clipped only where noise is asked for."""
     began = time.perf_counter()
-    if job.noise_multiplier:
-        _check_rate(workload, job, rules)
-    result = workload.train(
-        job.params,
-        TrainJob(
-            steps=job.steps,
-            batch_size=rules.batch_size,
-            learning_rate=rules.learning_rate,
-            momentum=rules.momentum,
-            clip_norm=clip_norm if job.noise_multiplier else None,
-            noise_multiplier=job.noise_multiplier,
-        ),
-        rng,
-    )
+    result = workload.train(job.params, _train_job(workload, job, rules, clip_norm), rng)
     seconds = time.perf_counter() - began
     return Trained(job.params, result.params, result.loss, result.steps, seconds, result.sampling_rate)
+
+
+def _train_job(workload: Workload, job: TrainLocally, rules: TrainingRules, clip_norm: float) -> TrainJob:
+    if job.plan is not None:
+        return TrainJob(
+            steps=job.steps,
+            batch_size=job.batch_size,
+            learning_rate=job.plan.learning_rate,
+            momentum=job.plan.momentum if job.steps > 1 else 0.0,
+            clip_norm=job.plan.clip_norm,
+            noise_multiplier=job.noise_multiplier,
+            sampling_rate=job.plan.sampling_rate,
+        )
+    if job.noise_multiplier:
+        _check_rate(workload, job, rules)
+    return TrainJob(
+        steps=job.steps,
+        batch_size=rules.batch_size,
+        learning_rate=rules.learning_rate,
+        momentum=rules.momentum,
+        clip_norm=clip_norm if job.noise_multiplier else None,
+        noise_multiplier=job.noise_multiplier,
+    )
+
+
+class Momentum:
+    """Momentum from one training to the next, where each is a single planned step.
+
+    A device's velocity is made of its own noisy steps alone, so the mean of all is that of one common descent.
+    """
+
+    def __init__(self) -> None:
+        self._velocity: Vector | None = None
+
+    def carried(self, trained: Trained, plan: TrainingPlan | None) -> Trained:
+        """Return the training with what earlier ones add to it: v = momentum · v + step."""
+        if plan is None or trained.steps != 1:
+            self._velocity = None
+            return trained
+        velocity = trained.params - trained.start
+        if self._velocity is not None and self._velocity.shape == velocity.shape:
+            velocity += np.float32(plan.momentum) * self._velocity
+        if not np.isfinite(velocity).all():
+            self._velocity = None
+            return trained
+        self._velocity = velocity
+        return replace(trained, params=trained.start + velocity)
 
 
 def _check_rate(workload: Workload, job: TrainLocally, rules: TrainingRules) -> None:
@@ -154,6 +190,7 @@ class DeviceToolbox:
         tensors: Sequence[TensorCard] = (),
     ) -> None:
         self._opened = open_ledger
+        self._momentum = Momentum()
         self._rounding = RoundingWatch(tensors) if tensors else None
         self._workload = workload
         self._rules = rules
@@ -184,7 +221,9 @@ class DeviceToolbox:
         records = job.records or self._workload.sample_count
         rate = min(1.0, self._rules.training.batch_size / max(1, records))
         rules, source = self._rules, self._workload.name
-        request = LedgerRequest(rules.privacy, rate, job.stored, rules.training.steps, source, job.at)
+        request = LedgerRequest(
+            rules.privacy, rate, job.stored, rules.training.steps, source, job.at, job.fleet, self._workload.size
+        )
         return LedgerOpened(self._opened(request))
 
     def _look(self, job: LookAtData) -> DataLooked:
@@ -192,7 +231,8 @@ class DeviceToolbox:
         return DataLooked(self._workload.sample_count)
 
     def _train(self, job: TrainLocally) -> Trained:
-        return run_training(self._workload, job, self._rules.training, self._rules.privacy.clip_norm, self._rng)
+        trained = run_training(self._workload, job, self._rules.training, self._rules.privacy.clip_norm, self._rng)
+        return self._momentum.carried(trained, job.plan)
 
     def _prepare(self, job: PrepareRelease) -> ReleasePrepared:
         chosen = prepare_release(job.update, job.synced, job.synced_before, job.gamma, self._release, self._rng)

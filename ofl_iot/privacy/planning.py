@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.privacy.accountant import noise_multiplier_for, rate_rounded_up
-from ofl_iot.privacy.events import Budget
+from ofl_iot.privacy.events import Budget, DpSgdSteps
 from ofl_iot.privacy.gaussian import gaussian_multiplier
 
 CARRY = 3
@@ -26,6 +26,8 @@ RECORDS_A_STEP = 8192
 LEARNING_RATE = 12.0
 """Learning rate of linear and one-hidden-layer nets, inputs of length 1 to sqrt(inputs)/3; deep nets need less."""
 FEWEST_STEPS = 5
+ROUNDED_UP = 0.75
+"""Share of an announced number of records that is expected: it is rounded up to a power of two."""
 _WHOLE = 1e-6
 """Less than this part of a step is rounding."""
 
@@ -68,6 +70,16 @@ class Fleet:
     devices: int
     """That add noise each; 1 where the noise is added once, to the sum."""
 
+    @property
+    def sampling_rate(self) -> float:
+        """Chance of each record, on whatever device, to enter a step."""
+        return min(1.0, RECORDS_A_STEP / self.records)
+
+    @staticmethod
+    def announced(records: int, devices: int) -> Fleet:
+        """Return the fleet behind announced numbers of records, each rounded up to a power of two."""
+        return Fleet(max(1, round(records * ROUNDED_UP)), max(1, devices))
+
 
 @dataclass(frozen=True)
 class TrainingPlan:
@@ -99,10 +111,19 @@ def plan_training(budget: Budget, fleet: Fleet, parameters: int, most_steps: int
             "smaller model, freeze layers, or bring more data"
         )
     steps = int(min(max((signal / SIGNAL) ** 2, FEWEST_STEPS), max(1, most_steps)))
-    rate = rate_rounded_up(min(1.0, RECORDS_A_STEP / fleet.records))
+    rate = rate_rounded_up(fleet.sampling_rate)
     noise = noise_multiplier_for(budget, rate, steps)
-    length = growth * noise * math.sqrt(parameters) / (rate * fleet.records)
-    learning_rate = LEARNING_RATE * min(1.0, 1 / (length * math.sqrt(steps)))
+    return plan_under(DpSgdSteps(noise, rate, steps), fleet, parameters)
+
+
+def plan_under(mechanism: DpSgdSteps, fleet: Fleet, parameters: int) -> TrainingPlan:
+    """Return how to train with a mechanism that is chosen: its learning rate falls with the length of the noise.
+
+    nu = g sigma sqrt(d) / (q n) is that length in the mean of gradients of length 1: rate · min(1, 1 / (nu sqrt T)).
+    """
+    steps, rate, noise = mechanism.steps, mechanism.sampling_rate, mechanism.noise_multiplier
+    length = math.sqrt(fleet.devices * parameters) * noise / (rate * fleet.records)
+    learning_rate = LEARNING_RATE * min(1.0, 1 / (length * math.sqrt(max(1, steps))))
     return TrainingPlan(steps, rate, noise, CLIP_NORM, learning_rate, MOMENTUM)
 
 

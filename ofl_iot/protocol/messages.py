@@ -84,6 +84,10 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True, tag="assignment")
     """The device's store, as the coordinator knows it: an assignment to another store is of a former life."""
     account: Account = Account()
     """The furthest that the coordinator has seen the device's ledger."""
+    fleet_records: Count = 0
+    """Records of all assigned devices as they are announced, each rounded up to a power of two; 0: not told."""
+    fleet_devices: Count = 0
+    """Assigned devices."""
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True, tag="receipt"):

@@ -34,6 +34,8 @@ class TrainJob(msgspec.Struct, frozen=True, kw_only=True):
     momentum: float = 0.0
     clip_norm: float | None = None
     noise_multiplier: float = 0.0
+    sampling_rate: float = 0.0
+    """With `clip_norm`: q itself, where it must not depend on how many samples there are; 0 = by `batch_size`."""
 
     def __post_init__(self) -> None:
         _require(self.steps >= 1, f"steps must be at least 1, not {self.steps}")
@@ -44,6 +46,7 @@ class TrainJob(msgspec.Struct, frozen=True, kw_only=True):
             0 <= self.noise_multiplier < math.inf,
             f"noise_multiplier must be 0 or positive, not {self.noise_multiplier}",
         )
+        _require(0 <= self.sampling_rate <= 1, f"sampling_rate must be in [0, 1], not {self.sampling_rate}")
         if self.clip_norm is not None:
             _require(0 < self.clip_norm < math.inf, f"clip_norm must be positive, not {self.clip_norm}")
         elif self.noise_multiplier > 0:

@@ -36,7 +36,7 @@ def sampling_rate(rows: Rows, job: TrainJob) -> float:
     """The chance q of a row to enter one step."""
     if not len(rows):
         raise ConfigError("no samples to train on: give this party data")
-    return min(1.0, job.batch_size / len(rows))
+    return job.sampling_rate or min(1.0, job.batch_size / len(rows))
 
 
 def batches(rows: Rows, job: TrainJob, rng: np.random.Generator) -> Iterator[Rows]:

@@ -132,8 +132,8 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         Kind.ASSIGNMENT,
         Assignment(3, 1, "truck-1", SeqSet(4, (6, 9)), ("truck-2",), (Member("truck-1", SeqSet(4), 120),), b"one"),
         (
-            "92019aaa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329196a7747275636b2d319204"
-            "9078c40092000000c4036f6e65c400920000"
+            "92019caa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329196a7747275636b2d319204"
+            "9078c40092000000c4036f6e65c4009200000000"
         ),
     ),
     "receipt": (
@@ -346,6 +346,15 @@ def test_the_bytes_of_a_body_have_not_changed(name: str) -> None:
     body, golden = BODIES[name]
     assert encode_body(body).hex() == golden
     assert decode_body(type(body), bytes.fromhex(golden)) == body
+
+
+def test_an_assignment_of_before_the_fleet_was_counted_is_read() -> None:
+    kind, message, _ = GOLDEN["assignment"]
+    of_old = (
+        "92019aaa61737369676e6d656e740301a7747275636b2d31920492060991a7747275636b2d329196a7747275636b2d319204"
+        "9078c40092000000c4036f6e65c400920000"
+    )
+    assert decode(kind, bytes.fromhex(of_old)) == message
 
 
 def test_every_message_has_a_golden_vector() -> None:

@@ -89,6 +89,8 @@ def settings_for(options: argparse.Namespace) -> Loaded[Settings]:
 def paced(loaded: Loaded[Settings], records: float, *, churn: bool) -> Settings:
     """The settings with as many private steps, and as long pauses, as suit so many records a device."""
     settings = loaded.settings
+    if settings.privacy.auto:
+        return _lasting(settings) if loaded.origin["privacy.lifetime"] == "default" else settings
     if loaded.origin["privacy.planned_steps"] == "default":
         privacy = msgspec.structs.replace(settings.privacy, planned_steps=planned_steps_for(settings, records))
         settings = msgspec.structs.replace(settings, privacy=privacy)
@@ -96,6 +98,12 @@ def paced(loaded: Loaded[Settings], records: float, *, churn: bool) -> Settings:
         training = msgspec.structs.replace(settings.training, pause_s=pause_for(settings, churn=churn))
         settings = msgspec.structs.replace(settings, training=training)
     return settings
+
+
+def _lasting(settings: Settings) -> Settings:
+    """The settings with a planned budget that lasts for the rounds of the run, and no longer."""
+    privacy = msgspec.structs.replace(settings.privacy, lifetime=f"{settings.simulation.rounds} rounds")
+    return msgspec.structs.replace(settings, privacy=privacy)
 
 
 MOST_STEPS = 1000

@@ -55,6 +55,8 @@ class Roster:
         self._clusters: Mapping[DeviceId, ClusterPlan] = {}
         self._unmet: dict[DeviceId, DeviceBooks] = {}
         """Books on devices that have not announced themselves to this coordinator."""
+        self._counted = ((-1, 0), 0)
+        """For which plan the fleet's records were counted, and how many they were."""
 
     def restore(self, stored: Stored, now: float) -> None:
         """Take up the books of an earlier process; who is online will be seen."""
@@ -297,6 +299,8 @@ class Roster:
             incarnation=self.incarnation,
             store=books.store,
             account=books.account,
+            fleet_records=self._fleet_records(),
+            fleet_devices=len(self._clusters),
         )
 
     def stored(self) -> list[StoreOp]:
@@ -310,6 +314,13 @@ class Roster:
         """The believable sample counts of all that are assigned."""
         claims = {device: self.devices[device].status.sample_count for device in self._clusters}
         return believable(claims, self._max_samples_ratio)
+
+    def _fleet_records(self) -> int:
+        """Return about how many records all devices have; counted anew when the plan or their number changes."""
+        plan = (self.highest_term, len(self._clusters))
+        if self._counted[0] != plan:
+            self._counted = plan, sum(self._samples().values())
+        return self._counted[1]
 
     def samples_of(self, leaders: Iterable[str]) -> dict[str, int]:
         """What the clusters of these leaders count with: no more than their members' believable counts."""

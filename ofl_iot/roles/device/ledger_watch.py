@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ofl_iot.privacy.planning import Fleet
 from ofl_iot.protocol.lives import Account
 from ofl_iot.roles.commands import Command, Compute, Persist
 from ofl_iot.roles.device.local_model import LocalModel
@@ -42,7 +43,9 @@ class LedgerWatch:
             self._activity.opening = True
             stored = self._guard.encoded() or self._guard.stored_ledger
             at = self._guard.wall(now)
-            yield Compute(OpenLedger(stored, self._data.records if self._data.live else 0, at))
+            guard = self._guard
+            fleet = (guard.fleet or Fleet.announced(self._data.announced, 1)) if guard.plans else None
+            yield Compute(OpenLedger(stored, self._data.records if self._data.live else 0, at, fleet))
 
     def opened(self, event: LedgerOpened, now: float) -> Iterator[Command]:
         """Take the opened ledger over."""

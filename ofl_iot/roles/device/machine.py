@@ -14,6 +14,7 @@ import msgspec
 
 from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import DeviceId
+from ofl_iot.privacy.planning import Fleet
 from ofl_iot.protocol.fleet_notes import Refusal
 from ofl_iot.protocol.messages import Assignment, Blocks, Card, ClusterChange, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
@@ -84,7 +85,10 @@ class DeviceMachine:
             balance=profile.balance if rules.privacy.mode == "off" else 1.0,
         )
         self.guard = PrivacyGuard(
-            rules.privacy, steps=rules.training.steps, accept_new_budget=profile.accept_new_budget
+            rules.privacy,
+            steps=rules.training.steps,
+            accept_new_budget=profile.accept_new_budget,
+            parameters=profile.size,
         )
         self.data = OwnData(profile.sample_count, live=profile.live)
         self.model = LocalModel(
@@ -225,7 +229,9 @@ class DeviceMachine:
             yield Persist((DeleteTable(STATE), DeleteTable(MODEL), DeleteTable(OUTBOX)))
             stored = {}
         if kept := stored.get(STATE, {}).get("assignment"):
-            self.activity.assignment = msgspec.msgpack.decode(kept, type=Assignment)
+            held = self.activity.assignment = msgspec.msgpack.decode(kept, type=Assignment)
+            if held.fleet_records:
+                self.guard.fleet = Fleet.announced(held.fleet_records, held.fleet_devices)
         yield from self._upload.restore(stored.get(OUTBOX, {}), next_seq, self._training.rules.steps)
         worked = stored is not before or bool(stored.get(OUTBOX)) or next_seq > 1 or bool(self._upload.trainings)
         if self.guard.begin(before, started.wall - now, worked=worked) and self._upload.trainings:
@@ -237,7 +243,7 @@ class DeviceMachine:
         if self.profile.card:
             yield Subscribe(Kind.CARD)
         yield SetTimer(HEARTBEAT, now + self.profile.heartbeat_s)
-        if self.guard.needs_ledger and not self.data.live:
+        if self.guard.needs_ledger and not self.data.live and not self.guard.plans:
             yield from self._ledger.open(now)
         yield from self._training.advance(now)
 
@@ -297,6 +303,8 @@ class DeviceMachine:
             yield from self._ledger.observe(assignment.account, now)
             return  # the coordinator answers this device's announcement with another one
         yield from self._ledger.observe(assignment.account, now)
+        if assignment.fleet_records:
+            self.guard.fleet = Fleet.announced(assignment.fleet_records, assignment.fleet_devices)
         held = self.assignment
         if held and (assignment.term, assignment.revision) <= (held.term, held.revision):
             return

@@ -11,6 +11,7 @@ budget.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,7 +20,7 @@ from msgspec import Meta
 from ofl_iot.errors import PrivacyError, StoreError
 from ofl_iot.privacy.events import Budget, DpSgdSteps, PaperRelease, Unprotected
 from ofl_iot.privacy.ledger import Ledger
-from ofl_iot.privacy.planning import Lifetime, Pace, balance_in_words
+from ofl_iot.privacy.planning import Fleet, Lifetime, Pace, TrainingPlan, balance_in_words, plan_under
 from ofl_iot.protocol.lives import Account
 from ofl_iot.roles.device.own_data import OwnData
 from ofl_iot.roles.settings import NotNegative, Number, Positive
@@ -27,6 +28,8 @@ from ofl_iot.roles.storage import Put, Stored, StoreOp
 
 TABLE = "device.privacy"
 Mode = Literal["rigorous", "paper", "off"]
+REPLAN_FLEET = 2.0
+"""A plan is made anew when the fleet's records have grown or shrunk by this factor."""
 TRAININGS = 100
 """Trainings that a lifetime given as a time is divided into."""
 _LOST = (
@@ -62,6 +65,14 @@ class PrivacyRules(msgspec.Struct, frozen=True):
             "faster than the calendar."
         ),
     ] = "100 rounds"
+    auto: Annotated[
+        bool,
+        Meta(
+            description="Rigorous: plan clipping, sampling, steps, noise, learning rate and momentum from epsilon, "
+            "`lifetime`, the model's size and the fleet's records; `training.batch_size`, `.learning_rate` and "
+            "`.momentum` and `privacy.clip_norm` are not used then. On for apps of one's own where none of them is set."
+        ),
+    ] = False
     planned_steps: Annotated[
         Number,
         Meta(
@@ -96,9 +107,15 @@ class PrivacyRules(msgspec.Struct, frozen=True):
 class PrivacyGuard:
     """One device's ledger and the rules it goes by."""
 
-    def __init__(self, rules: PrivacyRules, *, steps: int = 1, accept_new_budget: bool = False) -> None:
+    def __init__(
+        self, rules: PrivacyRules, *, steps: int = 1, accept_new_budget: bool = False, parameters: int = 0
+    ) -> None:
         """`steps` of one training; `accept_new_budget` renews a lost or spent budget once."""
         self._rules = rules
+        self._parameters = parameters
+        self.fleet: Fleet | None = None
+        """What the coordinator last told of all devices' records."""
+        self._planned_for: Fleet | None = None
         self._each = steps
         self._accept = accept_new_budget
         self.ledger: Ledger | None = None
@@ -145,7 +162,7 @@ class PrivacyGuard:
 
     def open(self, ledger: Ledger, now: float) -> list[StoreOp]:
         """Take the ledger over; it is stored at once, so that a device that loses it later is noticed."""
-        self.ledger = ledger
+        self.ledger, self._planned_for = ledger, self.fleet
         if self._accept and self._lost:
             self._renew(now, "the ledger was lost, or an older copy was brought back")
         elif self._accept and self._rules.mode == "rigorous" and not ledger.steps_left:
@@ -207,7 +224,29 @@ class PrivacyGuard:
         allowance = self.ledger.allowance if self.ledger else None
         if self._rules.mode != "rigorous":
             return False
+        if self.plans:
+            return allowance is None or self._fleet_changed
         return allowance is None or data.needs_other_plan(allowance.sampling_rate, batch_size)
+
+    @property
+    def plans(self) -> bool:
+        """Whether training is planned from the fleet's records, which an assignment tells."""
+        return self._rules.auto and self._rules.mode == "rigorous"
+
+    @property
+    def _fleet_changed(self) -> bool:
+        """Whether the records of all devices are twice as many as when the plan was made, or half."""
+        if self.fleet is None or self._planned_for is None:
+            return False
+        return not 1 / REPLAN_FLEET < self.fleet.records / self._planned_for.records < REPLAN_FLEET
+
+    def plan(self, announced: int) -> TrainingPlan | None:
+        """Return how to train by the plan; None where settings say how. `announced` are the device's own records."""
+        allowance = self.ledger.allowance if self.ledger else None
+        if not self.plans or self.ledger is None or allowance is None:
+            return None
+        whole = replace(allowance, steps=self.ledger.steps_spent + allowance.steps)
+        return plan_under(whole, self.fleet or Fleet.announced(announced, 1), self._parameters)
 
     def encoded(self) -> bytes | None:
         """The ledger as it is stored; None while it is not open."""

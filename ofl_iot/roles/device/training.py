@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ofl_iot.errors import PrivacyError
+from ofl_iot.privacy.planning import ROUNDED_UP
 from ofl_iot.protocol.values import bounded
 from ofl_iot.roles.commands import Command, Compute, Persist, SetTimer
 from ofl_iot.roles.device.ledger_watch import LedgerWatch
@@ -101,8 +102,10 @@ class Training:
         self._data.used()
         if paid:
             yield Persist(tuple(paid))
-        job = TrainLocally(self._model.start_training(), steps, guard.noise_multiplier, guard.sampling_rate)
-        yield self._begin(job)
+        plan, announced = guard.plan(self._data.announced), self._data.announced
+        divisor = max(1, round(plan.sampling_rate * ROUNDED_UP * announced)) if plan else 0
+        start = self._model.start_training()
+        yield self._begin(TrainLocally(start, steps, guard.noise_multiplier, guard.sampling_rate, plan, divisor))
 
     def _begin(self, job: LookAtData | TrainLocally) -> Compute:
         self._activity.job = type(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ofl_iot.privacy.planning import Fleet, TrainingPlan
 from ofl_iot.protocol.chunks import ChunkHead
 from ofl_iot.roles.events import (
     DataLooked,
@@ -27,6 +28,8 @@ class OpenLedger(Job):
     """That the device trains on, for the sampling rate; 0 = as many as its workload has."""
     at: float = field(default=0.0, compare=False)
     """The time, in seconds since 1970."""
+    fleet: Fleet | None = None
+    """All devices' records, for a plan that is made from them."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,10 @@ class TrainLocally(Job):
     """Noise multiplier of record-level DP-SGD; 0 trains without noise or clipping."""
     sampling_rate: float = 1.0
     """The largest that was paid for: a training that would sample records more often is refused."""
+    plan: TrainingPlan | None = None
+    """How to train by the plan; None: as the settings say."""
+    batch_size: int = 0
+    """With a plan: what the noisy sum is divided by."""
 
 
 @dataclass(frozen=True)

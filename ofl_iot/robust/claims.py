@@ -9,7 +9,7 @@ Nobody can check a sample count. Without a bound a claim of 10^12 is a weight of
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from ofl_iot.errors import ConfigError
@@ -23,9 +23,12 @@ CLUSTER_RATIO = 16.0
 
 def believable(claims: Mapping[K, int], ratio: float) -> dict[K, int]:
     """Each claim, at most `ratio` times the median (the lower of two): half of the devices cannot raise it."""
+    most = most_believable(claims.values(), ratio)
+    return {device: min(claim, most) for device, claim in claims.items()}
+
+
+def most_believable(claims: Collection[int], ratio: float) -> int:
+    """The largest count that any of these devices may have; 0 for nobody."""
     if ratio < 1:
         raise ConfigError(f"a ratio of {ratio} to the median of sample counts: choose at least 1")
-    if not claims:
-        return {}
-    most = int(ratio * max(1, statistics.median_low(claims.values())))
-    return {device: min(claim, most) for device, claim in claims.items()}
+    return int(ratio * max(1, statistics.median_low(claims))) if claims else 0

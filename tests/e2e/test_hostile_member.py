@@ -1,120 +1,110 @@
 """An enrolled device that means ill: a foreign client over mutual TLS, against a federation of processes on mosquitto.
 
-Each attack once stopped or owned the federation. Now the rounds go on, and the log names the attacker.
+Each attack once stopped or owned the federation. Now the rounds go on, and a log names the attacker.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from paho.mqtt.client import CallbackAPIVersion, Client, MQTTMessage, MQTTv311
 
-from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
-from ofl_iot.protocol.codec import decode
-from ofl_iot.protocol.messages import Assignment, Pull, Status
-from ofl_iot.protocol.topics import Kind, Topic, Topics
+from ofl_iot.ids import COORDINATOR
+from ofl_iot.protocol.messages import Pull, Status
+from ofl_iot.protocol.topics import Kind
 from ofl_iot.runtime.logs import SenderLimit
 from tests.conftest import MOSQUITTO
-from tests.e2e.identities import Identities, ends_in_good_order
-from tests.e2e.processes import Federation, Watch, audit_stores, until
-from tests.e2e.test_production_mosquitto import Production
+from tests.e2e.hostile import Field, Foreigner
 from tests.roles.parties import chunk_of
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 
-ROUNDS = 6
-MALLORY = DeviceId("mallory")
-TOPICS = Topics(FederationId("e2e"))
+MALLORY = "mallory"
 FORGED = "\n2026-01-01 00:00:00,000 ERROR forged: round closed party=coordinator"
 
 
-class Mallory:
-    """A client of another make with a valid certificate; it says what it likes under its own name."""
-
-    def __init__(self, tls: dict[str, str], port: int) -> None:
-        self.assignment: Assignment | None = None
-        self._client = Client(CallbackAPIVersion.VERSION2, client_id=MALLORY, protocol=MQTTv311)
-        self._client.tls_set(tls["tls.ca"], tls["tls.cert"], tls["tls.key"])
-        self._client.on_message = self._heard
-        self._client.connect("127.0.0.1", port)
-        self._client.subscribe(TOPICS.build(Topic(Kind.ASSIGNMENT, COORDINATOR, MALLORY)), 1)
-        self._client.loop_start()
-
-    def _heard(self, _client: Client, _data: object, message: MQTTMessage) -> None:
-        assignment = decode(Kind.ASSIGNMENT, message.payload)
-        assert isinstance(assignment, Assignment)
-        self.assignment = assignment
-
-    def say(self, kind: Kind, message: object, receiver: str | None = None, *, retain: bool = False) -> None:
-        """Bytes as no program of ours would send them, if need be."""
-        payload = message if isinstance(message, bytes) else b"\x92\x01" + msgspec.msgpack.encode(message)
-        topic = TOPICS.build(Topic(kind, MALLORY, DeviceId(receiver) if receiver else None))
-        self._client.publish(topic, payload, qos=1, retain=retain)
-
-    def leave(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-
-def lines_about(output: str, what: str) -> list[str]:
-    return [line for line in output.splitlines() if f"sender={MALLORY}" in line and what in line]
-
-
 async def test_a_hostile_member_stops_nobody_and_is_named(tmp_path: Path) -> None:
-    identities = Identities(tmp_path / "pki", MALLORY)
-    broker = Production(tmp_path / "broker", identities)
-    federation = Federation(tmp_path, broker.port, ROUNDS)
-    hosts = [f"127.0.0.1:{broker.port}"]
-    identities.give_to(federation, hosts, rotate=False)
-    watch = Watch(federation.settings)
-    async with broker.running(), identities.watching(watch, hosts), federation.running():
-        await until(lambda: watch.round_no >= 1, federation)
-        mallory = Mallory(identities.files(MALLORY), broker.port)
-        try:
-            await attack(mallory, federation, watch)
-        finally:
-            mallory.leave()
-        await ends_in_good_order(federation, ROUNDS)
-    assert max(assignment.term for assignment in watch.assignments.values()) < 1000
-    assert all(process.output.count("\n2026-01-01") == 0 for process in federation.processes.values())
-    audit = audit_stores(*federation.restored())
-    assert (audit.lost, audit.doubled) == (0, 0)
+    field = Field(tmp_path, MALLORY)
+    async with field.running():
+        with field.foreigner(MALLORY) as mallory:
+            mine = announced(field)
+            for attack in (last_term, forged_lines, too_many_samples, numbers_and_pulls):
+                await attack(field, mallory, mine)
+            await field.rounds_go_on()
+        await field.stop()
+    assert max(assignment.term for assignment in field.watch.assignments.values()) < 1000
+    assert all(process.output.count("\n2026-01-01") == 0 for process in field.federation.processes.values())
 
 
-async def attack(mallory: Mallory, federation: Federation, watch: Watch) -> None:
-    """One after the other; each wait is for the log line that names the attacker."""
-    honest = next(iter(watch.statuses.values()))
-    coordinator = federation.processes[COORDINATOR]
+def announced(field: Field) -> Status:
+    """What an honest newcomer would say."""
+    honest = next(iter(field.watch.statuses.values()))
+    return Status(online=True, term=0, sample_count=honest.sample_count, model=honest.model, size=honest.size)
 
-    def named(output: Callable[[], str], what: str) -> Callable[[], bool]:
-        return lambda: bool(lines_about(output(), what))
 
-    mine = Status(online=True, term=0, sample_count=10**12, model=honest.model, size=honest.size)
+async def last_term(field: Field, mallory: Foreigner, mine: Status) -> None:
+    """A term of 2^53 - 1, after which no other could be given, in 39 bytes."""
     mallory.say(Kind.STATUS, msgspec.structs.replace(mine, term=2**53 - 1))
-    await until(named(lambda: coordinator.output, "term 9007199254740991"), federation)
+    await field.until(field.named(COORDINATOR, MALLORY, "term 9007199254740991"))
+
+
+async def forged_lines(field: Field, mallory: Foreigner, _mine: Status) -> None:
+    """A line of the coordinator's own log, and 700,000 characters of it."""
     mallory.say(Kind.TELEMETRY, b"\x92\x01" + msgspec.msgpack.encode([FORGED * 10_000, 1]))
-    await until(named(lambda: coordinator.output, "not a TELEMETRY message"), federation)
-    mallory.say(Kind.STATUS, mine, retain=True)  # a member with 10^12 samples
-    await until(lambda: mallory.assignment is not None and mallory.assignment.leader != MALLORY, federation)
-    assert mallory.assignment is not None
-    leader, term = mallory.assignment.leader, mallory.assignment.term
-    chunk = chunk_of(2**62 - 1, {0: 1e9}, term=term, size=honest.size, model=honest.model)
-    mallory.say(Kind.UPDATE, chunk, leader)
-    for _ in range(300):
-        mallory.say(Kind.PULL, Pull(term, np.full(3, -1.0).tobytes(), 2**53 - 1), leader)
-    # A re-clustering may have given it another leader meanwhile: that one drops what comes as late, which is fine too.
-    await until(
-        lambda: (
-            bool(lines_about(federation.processes[leader].output, "may number its chunks up to"))
-            or (mallory.assignment is not None and mallory.assignment.term != term)
-        ),
-        federation,
-    )
-    output = federation.processes[leader].output
-    assert len(lines_about(output, "PULL")) <= 2 * SenderLimit.BURST
-    assert not re.search(r"^2026-01-01", output, re.MULTILINE)
+    await field.until(field.named(COORDINATOR, MALLORY, "not a TELEMETRY message"))
+    assert max(map(len, field.output(COORDINATOR).splitlines())) < 2000
+
+
+async def too_many_samples(field: Field, mallory: Foreigner, mine: Status) -> None:
+    """10^12 samples are a weight of 0.999999999; with 2^53 - 1 honest leaders' contributions did not decode."""
+    for claim in (10**12, 2**53 - 1):
+        mallory.say(Kind.STATUS, msgspec.structs.replace(mine, sample_count=claim), retain=True)
+        await field.until(field.named(COORDINATOR, MALLORY, f"claimed={claim}"))
+    bounded = next(line for line in field.output(COORDINATOR).splitlines() if "claimed=1000000000000" in line)
+    counted = int(re.search(r"counted=(\d+)", bounded)[1])  # type: ignore[index]
+    usual = sorted(status.sample_count for name, status in field.watch.statuses.items() if name != MALLORY)
+    assert counted <= 4 * usual[-1]
+
+
+async def numbers_and_pulls(field: Field, mallory: Foreigner, mine: Status) -> None:
+    """The last number of a chunk, numbers with gaps, and pulls, each answered with 35 times its bytes.
+
+    It says them to whoever leads it at the moment; a leader that is not ready yet, or no longer its own, says nothing.
+    """
+
+    def to_leader(say: Callable[[str, int], None]) -> Callable[[], None]:
+        def again() -> None:
+            if mallory.assignment is not None and mallory.assignment.leader != MALLORY:
+                say(mallory.assignment.leader, mallory.assignment.term)
+
+        return again
+
+    def somebody(what: str) -> Callable[[], bool]:
+        return lambda: any(field.named(name, MALLORY, what)() for name in field.federation.processes)
+
+    def chunk(seq: int) -> Callable[[str, int], None]:
+        return lambda leader, term: mallory.say(
+            Kind.UPDATE, chunk_of(seq, {0: 1e-3}, term=term, size=mine.size, model=mine.model), leader
+        )
+
+    def gaps(leader: str, term: int) -> None:
+        for seq in range(1, 200, 2):
+            chunk(seq)(leader, term)
+
+    def pulls(leader: str, term: int) -> None:
+        for _ in range(1000):
+            mallory.say(Kind.PULL, Pull(term, np.full(3, -1.0).tobytes(), 2**53 - 1), leader)
+
+    began = time.monotonic()
+    await field.until(somebody("may number its chunks up to"), to_leader(chunk(2**62 - 1)))
+    await field.until(somebody("leaves another gap"), to_leader(gaps))
+    await field.until(somebody("pulls faster"), to_leader(pulls))
+    kinds, elapsed = 3, time.monotonic() - began
+    for name in field.federation.processes:
+        lines = [line for line in field.output(name).splitlines() if f"sender={MALLORY}" in line and "PULL" in line]
+        assert len(lines) <= kinds * (SenderLimit.BURST + elapsed / SenderLimit.EVERY_S + 1)

@@ -18,7 +18,13 @@ from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTi
 from ofl_iot.roles.coordinator.notes import OFFLINE, STORE_LOST, UNFIT, ClusterNotes
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.coordinator.rounds import Rounds
-from ofl_iot.roles.reports.coordinator import Clustered, ClusterOrphaned, DeviceJoined, LeaderReplaced
+from ofl_iot.roles.reports.coordinator import (
+    Clustered,
+    ClusterOrphaned,
+    DeviceJoined,
+    LeaderReplaced,
+    SampleClaimBounded,
+)
 from ofl_iot.roles.settings import FleetRules, RoundRules
 from ofl_iot.roles.storage import Put, Stored
 
@@ -38,6 +44,8 @@ class Clusters:
         self.notes = ClusterNotes(roster)
         self._proposal: FleetPlan | None = None
         """The plan of the next term while its leaders make their key."""
+        self._doubted: dict[DeviceId, int] = {}
+        """Claims of samples that count as less, as they were told."""
         self._emptied: set[DeviceId] = set()
         """Leaders that came back with an empty store and are still to be replaced."""
 
@@ -141,6 +149,13 @@ class Clusters:
         yield from self._rounds.member_gone(device, now)
         if self._roster.leads(device):
             yield SetTimer(GRACE + device, now + self._fleet.leader_grace_s)
+
+    def doubt(self, device: DeviceId) -> Iterator[Command]:
+        """Tell whose number of samples counts as less than it says, once for each claim."""
+        claimed, counted = self._roster.devices[device].status.sample_count, self._roster.unbelieved(device)
+        if counted and self._doubted.get(device) != claimed:
+            self._doubted[device] = claimed
+            yield SampleClaimBounded(device=device, claimed=claimed, counted=counted)
 
     def came(self, device: DeviceId) -> Iterator[Command]:
         """A device is here (again)."""

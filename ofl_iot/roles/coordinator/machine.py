@@ -380,6 +380,7 @@ class CoordinatorMachine:
             yield from self._clusters.store_lost(device, now)
         elif status.term < self.roster.assignment(device).term:
             yield from self._clusters.announce((device,))
+        yield from self._clusters.doubt(device)
 
 
 def _evaluation(event: Evaluated) -> ModelEvaluated:

@@ -23,7 +23,7 @@ from ofl_iot.protocol.key_messages import KeyMember
 from ofl_iot.protocol.messages import Assignment, Member, Observation, Seat, Settlement, Status
 from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.robust.claims import FLEET_RATIO, believable
+from ofl_iot.robust.claims import FLEET_RATIO, believable, most_believable
 from ofl_iot.roles.coordinator.device_books import LIVES, SETTLED, DeviceBooks, restored, stored_books
 from ofl_iot.roles.coordinator.device_record import KNOWN, DeviceRecord
 from ofl_iot.roles.coordinator.seats import Seats
@@ -53,6 +53,8 @@ class Roster:
         """The plan as the last clustering made it: turnover counts from there."""
         self._seats = Seats(0, {}, {})
         self._clusters: Mapping[DeviceId, ClusterPlan] = {}
+        self._most_samples: int | None = None
+        """What a device of this plan is believed at most; None until somebody asks."""
         self._unmet: dict[DeviceId, DeviceBooks] = {}
         """Books on devices that have not announced themselves to this coordinator."""
         self._counted = ((-1, 0), 0)
@@ -312,8 +314,18 @@ class Roster:
 
     def _samples(self) -> dict[DeviceId, int]:
         """The believable sample counts of all that are assigned."""
-        claims = {device: self.devices[device].status.sample_count for device in self._clusters}
-        return believable(claims, self._max_samples_ratio)
+        return believable(self._claims(), self._max_samples_ratio)
+
+    def _claims(self) -> dict[DeviceId, int]:
+        return {device: self.devices[device].status.sample_count for device in self._clusters}
+
+    def unbelieved(self, device: DeviceId) -> int:
+        """What a device counts with if that is less than it claims; 0 if it is believed, or has no cluster yet."""
+        if device not in self._clusters:
+            return 0
+        if self._most_samples is None:
+            self._most_samples = most_believable(self._claims().values(), self._max_samples_ratio)
+        return self._most_samples if self._most_samples < self.devices[device].status.sample_count else 0
 
     def _fleet_records(self) -> int:
         """Return about how many records all devices have; counted anew when the plan or their number changes."""
@@ -356,4 +368,4 @@ class Roster:
 
     def _take(self, plan: FleetPlan) -> None:
         self.plan = plan
-        self._clusters = assignments(plan)
+        self._clusters, self._most_samples = assignments(plan), None

@@ -147,3 +147,13 @@ class NothingToTakeOver(Report, frozen=True):
     phrase: ClassVar[str] = "no model to take over"
     level: ClassVar[int] = WARNING
     reason: str
+
+
+class SampleClaimBounded(Report, frozen=True):
+    """A device claims more samples than the rest of the fleet, or its certificate, makes believable."""
+
+    phrase: ClassVar[str] = "claim of samples bounded"
+    level: ClassVar[int] = WARNING
+    device: str
+    claimed: int
+    counted: int

@@ -86,12 +86,14 @@ class Field:
         finally:
             one.leave()
 
-    async def until(self, condition: Callable[[], bool], say: Callable[[], None] | None = None) -> None:
-        """Wait for the condition; say it again every half a second, for a busy party may not have been ready."""
+    async def until(
+        self, condition: Callable[[], bool], say: Callable[[], None] | None = None, every_s: float = 1.0
+    ) -> None:
+        """Wait for the condition; say it again and again, for a busy party may not have been ready."""
         said = [0.0]
 
         def met() -> bool:
-            if say and time.monotonic() - said[0] > 0.5:
+            if say and time.monotonic() - said[0] > every_s:
                 said[0] = time.monotonic()
                 say()
             return condition()

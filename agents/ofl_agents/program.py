@@ -76,9 +76,15 @@ def settings_of(options: argparse.Namespace) -> Settings:
     return settings
 
 
+def state_path(options: argparse.Namespace) -> Path:
+    """The folder of the store, whether it is there or not."""
+    folder: Path = options.state or Path(os.environ.get("STATE_DIRECTORY", "ofl-state"))
+    return folder
+
+
 def state_folder(options: argparse.Namespace) -> Path:
     """The folder of the store, made if need be."""
-    folder: Path = options.state or Path(os.environ.get("STATE_DIRECTORY", "ofl-state"))
+    folder = state_path(options)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:

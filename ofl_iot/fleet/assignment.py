@@ -107,7 +107,7 @@ def plan_assignments(
     sitting = frozenset(leaders(previous)) if previous else frozenset()
     candidates = _candidates(ids, reports, trusted, sitting, settings.election)
     typical = typical_mbps(devices[i].evidence for i in ids)
-    poor = {i for i in ids if not link_serves(devices[i].evidence, typical, settings.election)}
+    poor = {i for i in ids if not link_serves(devices[i].report, devices[i].evidence, typical, settings.election)}
     for device in sorted(candidates.keys() & {*failing, *poor}):
         candidates[device] = replace(candidates[device], fit=False)
     offices = elect(members, candidates, service, sitting, settings.election)

@@ -47,7 +47,9 @@ class ElectionSettings:
     min_contact: float = 0.5
     """A device that was seen for less than this share of the time is elected only where there is nobody else."""
     min_rate: float = 0.1
-    """So is one whose observed rate is below this share of the fleet's median rate."""
+    """So is one whose observed rate is below this share of the fleet's median rate,"""
+    min_mbps: float = 0.25
+    """and one that says itself that its link carries less."""
 
     def __post_init__(self) -> None:
         weights = (self.pace, self.network, self.availability, self.headroom)
@@ -136,10 +138,15 @@ def typical_mbps(evidence: Iterable[Evidence]) -> float:
     return float(np.median(rates)) if rates else 0.0
 
 
-def link_serves(evidence: Evidence, typical: float, settings: ElectionSettings) -> bool:
-    """Whether a device's link, as observed, allows service; loss shows in the rate. The unobserved are not judged."""
+def link_serves(report: Report, evidence: Evidence, typical: float, settings: ElectionSettings) -> bool:
+    """Whether a device's link allows service, as observed and as it says itself: nobody gains by claiming less.
+
+    Loss shows in the rate. The unobserved are not judged.
+    """
     contact, rate = evidence.availability, evidence.network_mbps
     present = not contact.count or contact.value >= settings.min_contact
+    if report.network_mbps is not None and report.network_mbps < settings.min_mbps:
+        return False
     return present and (not rate.count or rate.value >= settings.min_rate * typical)
 
 

@@ -14,6 +14,8 @@ from ofl_iot.local.messages import (
     HEAD_BYTES,
     MAX_BODY_BYTES,
     MAX_REPLY_BYTES,
+    BackupReply,
+    BackupRequest,
     ModelReply,
     ModelRequest,
     Refused,
@@ -28,7 +30,7 @@ from ofl_iot.local.messages import (
 )
 
 TIMEOUT_S = 30.0
-_Reply = TypeVar("_Reply", StatusReply, ModelReply)
+_Reply = TypeVar("_Reply", StatusReply, ModelReply, BackupReply)
 
 
 class NotRunningError(OflError):
@@ -55,6 +57,10 @@ class LocalParty:
     def model(self, which: Which = "federation") -> tuple[ModelReply, bytes]:
         """Ask for a copy of its model: what it is, and its values."""
         return self._ask(ModelRequest(which), ModelReply)
+
+    def backup(self) -> bytes:
+        """Ask for a copy of its store."""
+        return self._ask(BackupRequest(), BackupReply)[1]
 
     def _ask(self, request: Request, expected: type[_Reply]) -> tuple[_Reply, bytes]:
         path = socket_path(self.state, self.name)

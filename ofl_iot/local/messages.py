@@ -35,7 +35,11 @@ class ModelRequest(msgspec.Struct, frozen=True, array_like=True, tag="model"):
     which: Which = "federation"
 
 
-Request: TypeAlias = StatusRequest | ModelRequest
+class BackupRequest(msgspec.Struct, frozen=True, array_like=True, tag="backup"):
+    """A copy of the party's store."""
+
+
+Request: TypeAlias = StatusRequest | ModelRequest | BackupRequest
 
 
 class StatusReply(msgspec.Struct, frozen=True, array_like=True, tag="status"):
@@ -78,6 +82,13 @@ class ModelReply(msgspec.Struct, frozen=True, array_like=True, tag="model"):
     body_bytes: Size = 0
 
 
+class BackupReply(msgspec.Struct, frozen=True, array_like=True, tag="backup"):
+    """The body is a store: a sqlite file, with all secrets of the party."""
+
+    party: str
+    body_bytes: Size = 0
+
+
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """Why there is no answer, for people."""
 
@@ -85,7 +96,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     body_bytes: Size = 0
 
 
-Reply: TypeAlias = StatusReply | ModelReply | Refused
+Reply: TypeAlias = StatusReply | ModelReply | BackupReply | Refused
 
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

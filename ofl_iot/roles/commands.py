@@ -38,6 +38,14 @@ class Withdraw:
 
 
 @dataclass(frozen=True)
+class RenewSession:
+    """Have the broker forget what waits there for this party, if its link is thin: nobody wants it any more.
+
+    What is wanted comes again: it is retained, asked for, or repeated until it is confirmed.
+    """
+
+
+@dataclass(frozen=True)
 class Subscribe:
     """Ask for a kind of topic; None stands for anyone."""
 
@@ -90,7 +98,17 @@ class Compute:
 
 
 Command: TypeAlias = (
-    Publish | Withdraw | Subscribe | Unsubscribe | Persist | SetTimer | CancelTimer | Measure | Compute | Report
+    Publish
+    | Withdraw
+    | RenewSession
+    | Subscribe
+    | Unsubscribe
+    | Persist
+    | SetTimer
+    | CancelTimer
+    | Measure
+    | Compute
+    | Report
 )
 
 

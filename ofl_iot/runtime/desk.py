@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from ofl_iot.errors import OflError
-from ofl_iot.local.messages import ModelReply, Request, StatusReply, StatusRequest, Which
+from ofl_iot.local.messages import BackupReply, BackupRequest, ModelReply, Request, StatusReply, StatusRequest, Which
 from ofl_iot.local.server import Answer
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.base import Machine
@@ -37,6 +37,8 @@ class PartyDesk:
         """Answer one request; a device's vectors change in place, so their copy is made here, between two events."""
         if isinstance(request, StatusRequest):
             return Answer(self.status())
+        if isinstance(request, BackupRequest):
+            return Answer(BackupReply(self.party.name), await self.party.copy_store())
         return self.model(request.which)
 
     def status(self) -> StatusReply:

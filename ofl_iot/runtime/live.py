@@ -19,6 +19,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import msgspec
+
 from ofl_iot.errors import ConfigError, EncodeError, StoreError, TransportError
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.commands import (
@@ -28,6 +30,7 @@ from ofl_iot.roles.commands import (
     Measure,
     Persist,
     Publish,
+    RenewSession,
     SetTimer,
     Subscribe,
     Unsubscribe,
@@ -52,6 +55,7 @@ from ofl_iot.runtime.addressing import urgency_of
 from ofl_iot.runtime.equipment import Equipment
 from ofl_iot.runtime.logs import log_report
 from ofl_iot.runtime.quarantine import Quarantine, culprit
+from ofl_iot.runtime.store import SqliteStore
 from ofl_iot.runtime.watchdog import Health, ProgressProbe
 from ofl_iot.transport import link as transport
 from ofl_iot.transport.backoff import Outage
@@ -63,6 +67,8 @@ _T = TypeVar("_T")
 
 MAX_WAITING = 10_000
 """Events that wait for a party; messages beyond them stay with the broker, unacknowledged."""
+_MIN_MBPS = 0.001
+"""A link that stands still is reported with this rate."""
 _PROBE_BYTES = 64 * 1024
 """A store that takes this much takes a machine's next transaction."""
 
@@ -129,6 +135,13 @@ class LiveParty:
     def inform(self, event: Event) -> None:
         """Let the machine know of what did not come by the link; before `run`, as its first event."""
         self._put(_Waiting(event))
+
+    async def copy_store(self) -> bytes:
+        """Return a backup of the store, as it stands between two transactions."""
+        store = self._with.store
+        if not isinstance(store, SqliteStore):
+            raise StoreError(f"the store of {self.name} is shared with other parties: stop them and copy the folder")
+        return await self._in_store(store.copy)
 
     def stop(self) -> None:
         """End `run` after the events that are waiting."""
@@ -327,6 +340,8 @@ class LiveParty:
             self._with.link.unsubscribe(self._with.wire.pattern(command))
         elif isinstance(command, Withdraw):
             self._with.link.withdraw(self._with.wire.topics.build(command.topic))
+        elif isinstance(command, RenewSession):
+            self._with.link.renew_session()
         elif isinstance(command, Measure):
             self._spawn(self._measure(self._life), "measure")
         else:
@@ -383,6 +398,8 @@ class LiveParty:
             log.exception("telemetry could not be read party=%s", self.name)
             return
         link = self._with.link
+        if telemetry.network_mbps is None and link.rate_bytes_s:
+            telemetry = msgspec.structs.replace(telemetry, network_mbps=max(_MIN_MBPS, link.rate_bytes_s * 8e-6))
         measured = Measured(telemetry, link.bytes_sent, link.bytes_received)
         self._put(_Waiting(measured, lambda: life == self._life))
 

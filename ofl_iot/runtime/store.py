@@ -133,6 +133,18 @@ class SqliteStore:
                 raise _damaged(self.path, str(error)) from error
             return stored
 
+    def copy(self) -> bytes:
+        """Return the bytes of a store that holds the same, as of now: a backup, while this one goes on."""
+        with self._lock, tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".backup-") as folder:
+            target = Path(folder, "copy")
+            try:
+                with contextlib.closing(sqlite3.connect(target)) as copy:
+                    self._open_connection().backup(copy)
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                return target.read_bytes()
+            except (sqlite3.Error, OSError) as error:
+                raise StoreError(f"cannot copy the store {self.path} ({error}): free disk space there") from error
+
     def ping(self) -> None:
         """Read one row's key."""
         with self._lock:

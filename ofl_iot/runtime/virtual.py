@@ -23,6 +23,7 @@ from ofl_iot.roles.commands import (
     Measure,
     Persist,
     Publish,
+    RenewSession,
     SetTimer,
     Subscribe,
     Unsubscribe,
@@ -210,8 +211,8 @@ class VirtualWorld:
             self.broker.unsubscribe(name, wire.pattern(command))
         elif isinstance(command, Measure):
             self._measure(party)
-        elif isinstance(command, Withdraw):
-            pass  # a virtual link has let go of everything it was handed
+        elif isinstance(command, Withdraw | RenewSession):
+            pass  # a virtual link has let go of everything it was handed, and nothing waits at its broker for long
         else:
             self.told[type(command)] += 1
             if self._listener:

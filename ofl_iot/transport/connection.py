@@ -35,6 +35,7 @@ class Client(paho.Client):
         *,
         clean: bool = False,
     ) -> None:
+        """`clean`: the broker drops the session, now and when this connection ends."""
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,

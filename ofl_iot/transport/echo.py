@@ -11,6 +11,10 @@ from ofl_iot.transport.settings import MqttSettings
 _FAREWELL = b"farewell"
 """Begins the payload of the echo that precedes a goodbye."""
 
+_PUBACK_BYTES = 4
+_PART_BYTES = 64
+"""So many bytes at once are no acknowledgement and no answer to a ping: a message is coming in."""
+
 
 class Echo:
     """When to send ourselves a message, and whether it came back. Times are seconds of one clock."""
@@ -42,6 +46,11 @@ class Echo:
         if self._written_bytes is not None and bytes_delivered >= self._written_bytes:
             self._written_bytes, self._left_at = None, now
 
+    def hearing(self, now: float) -> None:
+        """Part of a message arrived: the answer may be behind it on a thin link."""
+        if self._left_at is not None:
+            self._left_at = now
+
     def heard(self, now: float) -> None:
         """A message arrived, this one or any other: we are not deaf."""
         if self._left_at is not None or self._written_bytes is not None:
@@ -62,6 +71,7 @@ class SelfPing:
         self._interval_s = settings.echo_interval_s
         self._timeout_s = settings.echo_timeout_s
         self._packet: int | None = None
+        self._received_bytes = self._acknowledgements = 0
         self._farewell_heard = asyncio.Event()
         self.connected(now)
 
@@ -69,6 +79,7 @@ class SelfPing:
         """Another connection: what was sent on the one before does not count."""
         self._echo = Echo(self._interval_s, self._timeout_s, now)
         self._packet = None
+        self._received_bytes = self._acknowledgements = 0
 
     def send_if_due(self, client: Client, now: float) -> None:
         """Send ourselves a message, if it is time."""
@@ -87,6 +98,17 @@ class SelfPing:
     def delivered(self, bytes_delivered: int, now: float) -> None:
         """The peer has so many bytes of this connection."""
         self._echo.delivered(bytes_delivered, now)
+
+    def acknowledged(self) -> None:
+        """The broker acknowledged a message: a deaf session gets that too."""
+        self._acknowledgements += 1
+
+    def received(self, total_bytes: int, now: float) -> None:
+        """Note how many bytes this connection received in all; what is not an acknowledgement is of messages."""
+        message_bytes = total_bytes - _PUBACK_BYTES * self._acknowledgements
+        if message_bytes >= self._received_bytes + _PART_BYTES:
+            self._echo.hearing(now)
+        self._received_bytes = message_bytes
 
     def heard(self, now: float) -> None:
         """A message arrived."""

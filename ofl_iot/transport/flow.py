@@ -21,6 +21,8 @@ MIN_BUFFER_BYTES = 8 * 1024
 _SIOCOUTQ = 0x5411
 """Linux: bytes in the send queue that the peer has not acknowledged."""
 _MIN_SAMPLE_S = 0.2
+FORGET_S = 60.0
+"""A rate is forgotten when nothing has waited for so long."""
 
 
 class SendRate:
@@ -30,6 +32,7 @@ class SendRate:
         self.bytes_s: float | None = None
         self._at = 0.0
         self._delivered = 0
+        self._waited_at = 0.0
         self._busy = False
 
     def sample(self, now: float, sent: int, unacknowledged: int) -> None:
@@ -38,6 +41,10 @@ class SendRate:
         elapsed_s = now - self._at
         if self._busy and elapsed_s < _MIN_SAMPLE_S:
             return
+        if unacknowledged:
+            self._waited_at = now
+        elif now - self._waited_at > FORGET_S:
+            self.bytes_s = None
         if self._busy and unacknowledged:
             rate = max(0.0, (delivered - self._delivered) / elapsed_s)
             self.bytes_s = rate if self.bytes_s is None else (self.bytes_s + rate) / 2

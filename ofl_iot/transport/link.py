@@ -75,6 +75,10 @@ class Link(Protocol):
         """Drop messages to `topic` that have not left yet: nobody wants them any more."""
         ...
 
+    def renew_session(self) -> None:
+        """Have the broker forget what waits there for us, if the link is so thin that it would stand in the way."""
+        ...
+
     @property
     def connected(self) -> bool:
         """Whether the last event was LinkUp rather than LinkDown."""

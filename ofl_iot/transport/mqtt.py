@@ -20,6 +20,7 @@ from ofl_iot.transport.backoff import Backoff
 from ofl_iot.transport.connection import Client, Connection, Message
 from ofl_iot.transport.echo import SelfPing
 from ofl_iot.transport.failures import Failures
+from ofl_iot.transport.flow import THIN_BYTES_S
 from ofl_iot.transport.link import Delivery, Link, LinkDown, LinkEvent, LinkHandler, LinkUp
 from ofl_iot.transport.network import is_local, netlink_watch
 from ofl_iot.transport.pauses import Pauses
@@ -27,8 +28,9 @@ from ofl_iot.transport.pending import Outgoing
 from ofl_iot.transport.receiver import Receiver
 from ofl_iot.transport.requests import Requests
 from ofl_iot.transport.sender import Sender
+from ofl_iot.transport.session import drop_session
 from ofl_iot.transport.settings import Address, MqttSettings, TlsSettings, Will
-from ofl_iot.transport.sockets import explain, open_socket
+from ofl_iot.transport.sockets import CountedSocket, explain, open_socket
 from ofl_iot.transport.subscriptions import Subscriptions, checked_topic
 from ofl_iot.transport.waiting import first_of, unless_ended
 
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 STEADY_S = 5.0
 """A connection that lasted this long was no accident: the next outage begins with short waits."""
+
+FORGOTTEN = "session renewed"
 
 GRANT_TIMEOUTS = 6
 """So many times `echo_timeout_s` a broker has for granting the subscription to our echoes, where there is another.
@@ -86,6 +90,8 @@ class MqttLink:
         self._receiver = Receiver(
             client_id, self._echo, self._subscriptions, max_bytes=settings.max_packet_bytes, clock=clock
         )
+        self._forget = False
+        """Whether the broker is to drop our session."""
         self._up_at = 0.0
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping = False
@@ -167,6 +173,13 @@ class MqttLink:
         """Drop messages to `topic` that the client does not have yet."""
         self._sender.withdraw(topic)
 
+    def renew_session(self) -> None:
+        """Connect anew without what waits at the broker, if the link is thin; a fast one takes that in no time."""
+        connection, rate = self._connection, self.rate_bytes_s
+        if connection is not None and self.connected and rate is not None and rate < THIN_BYTES_S:
+            self._forget = True
+            connection.end("what waits at the broker is no longer wanted")
+
     @property
     def rate_bytes_s(self) -> float | None:
         """Bytes a second that leave while data wait; None as long as none had to."""
@@ -243,6 +256,8 @@ class MqttLink:
                 if steady:
                     self._pauses.backoff.reset()
             self.tried = True
+            if reason == FORGOTTEN or (was_connected and self._forget):
+                continue
             self._failures.failed(address, reason, self._clock(), expected=self._stopping)
             back = was_connected and steady and not self._given_up and not self._settings.spread
             turn = first if back else turn + 1
@@ -275,6 +290,8 @@ class MqttLink:
         if self._stopping:  # wait_for may finish although it was cancelled
             sock.close()
             return "stopped"
+        if self._forget:
+            return await self._drop_session(client_id, address, sock)
         client = Client(client_id, self._name, self._settings, self._will, sock, clean=bool(self._visitor))
         self._connection = connection = Connection(client, self._dispatch)
         self._listen_to(connection)
@@ -290,6 +307,15 @@ class MqttLink:
         finally:
             self._bury(connection)
 
+    async def _drop_session(self, client_id: str, address: Address, sock: CountedSocket) -> str:
+        """Have the broker forget us; returns why this attempt ended."""
+        client = Client(client_id, self._name, self._settings, None, sock, clean=True)
+        self._forget = not await drop_session(client, address, self._settings)
+        self._closed_bytes_sent += sock.bytes_sent
+        self._closed_bytes_received += sock.bytes_received
+        self._subscriptions.session_lost()
+        return "no answer to CONNECT" if self._forget else FORGOTTEN
+
     def _tick_s(self) -> float:
         settings = self._settings
         return min(1.0, settings.keepalive_s / 4, settings.echo_interval_s / 4, settings.echo_timeout_s / 4)
@@ -299,6 +325,7 @@ class MqttLink:
         connection.client.loop_misc()
         now = self._clock()
         self._echo.delivered(connection.client.sock.delivered(now), now)
+        self._echo.received(connection.client.sock.bytes_received, now)
         if connection.ended.done():
             return
         self._requests.subscribe(connection.client, self._subscriptions.to_ask_again(now))
@@ -369,6 +396,7 @@ class MqttLink:
         written = self._connection.client.sock.bytes_sent if self._connection else 0
         if not self._echo.written(packet, written):
             self._sender.settle(packet)
+            self._echo.acknowledged()
 
     # ---- outside paho's locks ----
 

@@ -7,27 +7,18 @@ by the leaders and judges nobody; then it sums evenly, on ciphertext, and what t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
-import numpy as np
 
+from ofl_agents.chaos.encrypted import CryptoToolbox
 from ofl_iot.crypto.entropy import SeededEntropy
 from ofl_iot.crypto.noise import error_bound
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.ids import DECRYPTOR
-from ofl_iot.jobs.coordinator_crypto import CoordinatorCrypto, _RoundInHand
 from ofl_iot.jobs.decrypt import DecryptorCrypto
-from ofl_iot.jobs.leader_crypto import LeaderCrypto
-from ofl_iot.jobs.lean_round import LeanCoordinator
-from ofl_iot.jobs.toolbox import DecryptorToolbox, Toolbox, run_job
+from ofl_iot.jobs.toolbox import DecryptorToolbox, Toolbox
 from ofl_iot.roles.decryption.decryptor import DecryptorMachine
-from ofl_iot.roles.events import Event, RoundAggregated
-from ofl_iot.roles.job_kinds.base import Job
-from ofl_iot.roles.job_kinds.keys import AnswerDecryption, AnswerLean, BeginKeys, FinishKeys, MakeKeys, MakeSealingKey
-from ofl_iot.roles.job_kinds.lean import FinishLean, OpenLean, PrepareLean, ScoreLean, WeighLean
-from ofl_iot.roles.job_kinds.rounds import FinishRound, ProtectContribution, ScoreRound, WeighRound
 from ofl_iot.roles.reports.base import JobFailure, Report
 from ofl_iot.roles.reports.coordinator import RoundAbandoned, RoundOpened
 from ofl_iot.roles.reports.keys import KeyWorkFailed
@@ -57,59 +48,6 @@ PROTECTION = ProtectionRules(
     params="main", s_factor="mean", key_deadline_s=10.0, decryption_deadline_s=6.0, resend_s=1.5
 )
 RARELY = RoundRules(interval_s=2.0, deadline_s=8.0, recluster_every=50)
-
-
-class EvenCrypto(CoordinatorCrypto):
-    """Decrypts the scores as in production, then gives every contribution the same weight."""
-
-    def _judge(self, held: _RoundInHand, job: WeighRound) -> None:
-        super()._judge(held, job)
-        held.weights = dict.fromkeys(held.weights, 1 / len(held.weights))
-
-    def finish(self, job: FinishRound) -> RoundAggregated:
-        result = super().finish(job)
-        return replace(result, update=result.update * np.float32(len(result.weights)))
-
-
-class EvenLean(LeanCoordinator):
-    """Gives every scored contribution of a lean round the same weight, and sums instead of averaging."""
-
-    def whole_weights(self, weights: Mapping[str, float], pinned: Mapping[str, int]) -> dict[str, int]:
-        return dict(pinned) or dict.fromkeys(weights, 1)
-
-    def finish(self, job: FinishLean) -> RoundAggregated:
-        result = super().finish(replace(job, weighed=replace(job.weighed, factor=float(len(job.weighed.whole)))))
-        return replace(result, weights={leader: 1.0 for leader, weight in result.weights.items() if weight})
-
-
-class CryptoToolbox:
-    """The tally's jobs, the cryptographic ones for real."""
-
-    def __init__(self, tally: TallyToolbox, seed: int, rules: ProtectionRules) -> None:
-        self._tally = tally
-        leader = LeaderCrypto(FEDERATION, rules, SeededEntropy(seed))
-        coordinator = EvenCrypto(FEDERATION, rules, SeededEntropy(seed))
-        lean = EvenLean(FEDERATION, rules, SeededEntropy(seed + 1))
-        self._tools = {
-            MakeSealingKey: leader.make_sealing_key,
-            BeginKeys: leader.begin_keys,
-            FinishKeys: leader.finish_keys,
-            AnswerDecryption: leader.answer,
-            ProtectContribution: leader.protect,
-            AnswerLean: leader.lean.answer,
-            PrepareLean: lean.prepare,
-            ScoreLean: lean.score,
-            WeighLean: lean.weigh,
-            OpenLean: lean.open,
-            FinishLean: lean.finish,
-            MakeKeys: coordinator.make_keys,
-            ScoreRound: coordinator.score,
-            WeighRound: coordinator.weigh,
-            FinishRound: coordinator.finish,
-        }
-
-    def run(self, job: Job) -> Event:
-        return run_job(self._tools, job) if type(job) in self._tools else self._tally.run(job)
 
 
 @dataclass

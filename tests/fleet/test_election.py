@@ -156,6 +156,7 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
         ElectionSettings(**wrong)
 
 
+IDLE = {"cpu_count": 4, "cpu_ghz": 1.4, "cpu_load": 0.2, "memory_total_mib": 4096, "memory_free_mib": 2048}
 GOOD = Evidence(network_mbps=Observed(10.0, 5), availability=Observed(0.95, 5))
 
 
@@ -172,7 +173,12 @@ GOOD = Evidence(network_mbps=Observed(10.0, 5), availability=Observed(0.95, 5))
 )
 def test_a_link_that_was_seen_to_be_poor_does_not_serve(evidence: Evidence, serves: bool) -> None:
     typical = typical_mbps([GOOD, GOOD, GOOD, evidence])
-    assert link_serves(evidence, typical, ElectionSettings()) is serves
+    assert link_serves(Telemetry(**IDLE), evidence, typical, ElectionSettings()) is serves
+
+
+def test_who_says_that_its_link_is_thin_is_believed() -> None:
+    thin = Telemetry(**IDLE, network_mbps=0.02)
+    assert not link_serves(thin, GOOD, typical_mbps([GOOD]), ElectionSettings())
 
 
 def test_where_no_rate_was_observed_none_is_typical() -> None:

@@ -274,6 +274,38 @@ def test_a_device_without_a_model_asks_until_it_has_one() -> None:
     assert published(machine.handle(TimerFired("device.pull"), 4.0), Kind.PULL)
 
 
+def test_a_thin_link_is_not_filled_with_answers_to_pulls() -> None:
+    """Answers take 12 s where 4 s are waited for: fewer blocks are asked for, ever less often, until one has come."""
+    machine = device_machine()
+    machine.handle(Started(), 0.0)
+    machine.handle(LinkUp(), 0.0)
+    asked = [(0.0, pull) for pull in published(machine.handle(assigned(assignment(leader=LEADER)), 0.0), Kind.PULL)]
+    now, due = 0.0, 4.0
+    while due < 40.0:
+        now = due
+        commands = machine.handle(TimerFired("device.pull"), now)
+        asked += [(now, pull) for pull in published(commands, Kind.PULL)]
+        due = timers(commands)["device.pull"]
+    assert [(at, pull.max_blocks) for at, pull in asked] == [(0.0, 3), (4.0, 2), (12.0, 1), (28.0, 1)]
+    machine.handle(blocks(whole_model()), 52.0)
+    assert machine.model.complete
+    (pull,) = published(machine.handle(TimerFired("device.heartbeat"), 60.0), Kind.PULL)
+    assert pull.max_blocks == 1, "a block takes 8 s: what comes in half of the time that is waited for"
+
+
+def test_the_best_of_all_work_leaves_at_a_contact_not_what_was_selected_before_it() -> None:
+    machine = device_machine()
+    machine._training.rules = TrainingRules(steps=1, pause_s=9.0)
+    train(machine, begin(machine), now=0.0)
+    machine.handle(LinkDown(), 1.0)
+    machine.handle(prepared({0: 1.0}), 2.0)
+    train(machine, machine.handle(TimerFired("device.rest"), 9.0), now=9.5)
+    commands = machine.handle(LinkUp(), 10.0)
+    assert not published(commands, Kind.UPDATE), "newer work is among it: select anew"
+    assert jobs(commands, PrepareRelease)
+    assert len(published(machine.handle(prepared({1: 5.0}), 10.1), Kind.UPDATE)) == 1
+
+
 def test_without_a_link_a_device_trains_on_for_a_while_and_then_waits() -> None:
     machine = device_machine()
     commands = begin(machine)

@@ -12,6 +12,7 @@ from ofl_iot.protocol.codec import decode
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.device.outbox import TABLE, Outbox
+from ofl_iot.roles.device.send_pace import SendPace
 from ofl_iot.runtime.store import MemoryStore
 from tests.roles.parties import pieces_of
 
@@ -65,19 +66,16 @@ class OutboxLaws(RuleBasedStateMachine):
         numbers = st.sets(st.integers(1, max(1, self.outbox.next_seq)))
         stored = data.draw(numbers)
         self.settled = self.settled.union(data.draw(numbers) & self.released.keys())
-        self.store.apply(self.outbox.confirm(stored, self.settled, credit))
+        self.store.apply(self.outbox.confirm(stored, self.settled, credit, self.now))
         self.credits = credit
-        assert not set(self.outbox.due(self.now + 2 * RESEND_S)) & {self.released.get(seq) for seq in stored}
         self.now += 2 * RESEND_S
+        assert not set(self.outbox.due(self.now)) & {self.released.get(seq) for seq in stored}
 
     @rule()
     def leader_changes(self) -> None:
         self.outbox.readdress()
-        assert len(self.outbox.due(self.now)) == min(WINDOW, len(self.outbox.unsettled))
-
-    @rule()
-    def link_breaks(self) -> None:
-        self.outbox.link_lost()
+        assert len(self.outbox.due(self.now)) == min(self.outbox.window, len(self.outbox.unsettled))
+        assert 1 <= self.outbox.window <= WINDOW
 
     @rule()
     def crash(self) -> None:
@@ -176,3 +174,57 @@ def test_each_try_waits_twice_as_long_up_to_sixteen_times_and_a_new_leader_is_tr
     outbox.readdress()
     assert len(outbox.due(now)) == 1
     assert outbox.next_due() == now + RESEND_S
+
+
+def test_what_is_sent_again_leaves_by_its_use_also_after_a_restart() -> None:
+    outbox = Outbox(max_bytes=10**6, window=10, resend_s=RESEND_S)
+    for value in (1.0, 3.0, 2.0):
+        outbox.queue(pieces_of({0: value}, target_bytes=5))
+        outbox.release(0.0)
+    again = Outbox(max_bytes=10**6, window=10, resend_s=RESEND_S)
+    again.restore({seq: parcel.payload for seq, parcel in outbox.unsettled.items()}, outbox.next_seq)
+    for each in (outbox, again):
+        sent = [decode(Kind.UPDATE, payload) for payload in each.due(RESEND_S)]
+        assert [float(chunk.read_values().sum()) for chunk in sent if isinstance(chunk, Chunk)] == [3.0, 2.0, 1.0]
+
+
+def test_a_link_whose_receipts_are_slow_is_not_filled_with_copies() -> None:
+    outbox = Outbox(max_bytes=10**6, window=4, resend_s=RESEND_S)
+    now, copies = 0.0, []
+    for number in range(1, 12):
+        outbox.queue(pieces_of({0: float(number)}, target_bytes=5))
+        outbox.release(now)
+        slow_s = 0.9 * RESEND_S * min(number, 3)  # 4.5, 9, then 13.5 s
+        waits = (at for at in (RESEND_S, 2 * RESEND_S) if at < slow_s)
+        copies.append(sum(len(outbox.due(now + wait)) for wait in waits))
+        now += slow_s
+        outbox.confirm((number,), SeqSet(), 9, now)
+    assert sum(copies) == 0, "four deviations above the first receipt's time are enough for the next"
+
+
+def test_the_resend_time_follows_receipts_of_chunks_that_were_sent_once() -> None:
+    pace = SendPace(window=4, resend_s=RESEND_S)
+    for _ in range(3):
+        pace.confirmed(3 * RESEND_S)
+    assert 3 * RESEND_S < pace.resend_s < 9 * RESEND_S
+    before = pace.resend_s
+    pace.confirmed(None)
+    assert pace.resend_s == before
+    pace.confirmed(1000 * RESEND_S)
+    assert pace.resend_s == 16 * RESEND_S
+
+
+def test_the_window_halves_when_a_chunk_is_overdue_and_grows_again_with_receipts() -> None:
+    outbox, _ = outbox_with(4)
+    assert outbox.window == 10
+    outbox.due(RESEND_S)
+    assert outbox.window == 5
+    outbox.due(RESEND_S)
+    assert outbox.window == 5, "once for each resend time"
+    outbox.confirm((1, 2, 3, 4), SeqSet(), 99, RESEND_S + 0.1)
+    assert outbox.window == 5
+    for seq in range(5, 60):
+        outbox.queue(pieces_of({0: 1.0}, target_bytes=5))
+        outbox.release(6.0)
+        outbox.confirm((seq,), SeqSet(), 99, 6.1)
+    assert outbox.window == 10

@@ -130,3 +130,17 @@ def test_a_training_is_about_as_long_as_allowed_and_never_empty(step_s: float, l
     assert resources.steps() == 1 or (resources.steps() - 0.01) * step_s <= longest_s
     assert resources.steps() == steps or (resources.steps() + 1.01) * step_s >= longest_s
     assert resources.steps(longest_s / 2.5) == min(steps, 2), "the pace of the last training counts for more"
+
+
+def test_a_device_whose_contacts_are_short_plans_for_what_fits_into_one() -> None:
+    resources = Resources(SIZE, TRAINING, ResourceRules())
+    resources.measured(msgspec.structs.replace(IDLE, network_mbps=0.1, step_s=0.001), math.inf)
+    before = resources.plan(math.inf).gamma_up
+    for start in range(0, 2400, 120):
+        resources.contact_began(float(start))
+        resources.contact_ended(start + 20.0)
+    assert resources.plan(math.inf).gamma_up == pytest.approx(before / 3, rel=0.05)
+    for start in range(2000, 9000, 700):
+        resources.contact_began(float(start))
+        resources.contact_ended(start + 600.0)
+    assert resources.plan(math.inf).gamma_up == pytest.approx(before, rel=0.05), "no longer than the settings say"

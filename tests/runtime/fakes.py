@@ -95,6 +95,9 @@ class FakeLink:
         self.urgencies.append(urgency)
         return self.connected
 
+    def renew_session(self) -> None:
+        """It keeps no session."""
+
     def withdraw(self, topic: str) -> None:
         self.withdrawn.append(topic)
 

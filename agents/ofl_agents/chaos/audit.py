@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from ofl_agents.chaos.observer import Observer
 from ofl_agents.chaos.party import LivePlan, Released, read_journal
@@ -16,7 +18,7 @@ from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.roles.reports.keys import RoundsWithKey, RoundsWithoutKey
 
 _HALF = 0.5
-"""Sums are whole numbers; float32 holds them exactly."""
+"""A sum may be wrong by less than half of one training: in the clear it is exact, under encryption nearly."""
 
 
 class Happened(Protocol):
@@ -55,6 +57,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What `ofl chaos` writes."""
 
     mode: str
+    encrypted: bool = False
     broker: str = ""
     runs: int = 1
     rounds: int = 0
@@ -70,6 +73,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the time in which a key was being made and no round could open; None without encryption."""
     sent_per_settled: dict[str, float | None] = {}
     """Bytes that left devices for each byte of their chunks that was settled, by kind of link."""
+    sent_by_kind: dict[str, dict[str, int]] = {}
+    """Those bytes by kind of message, by kind of link; " again" are repetitions of the same message."""
     first_settled_s: dict[str, float | None] = {}
     """Seconds from a device's first assignment to its first settled chunk, the slowest of each kind of link."""
     settled: dict[str, int] = {}
@@ -89,22 +94,24 @@ def audit(
     plan: LivePlan,
     observer: Observer,
     injected: Sequence[Happened],
-    sent: Mapping[str, int],
+    sent: Mapping[str, Counter[str]],
     *,
     rested: bool,
     broker: str,
+    until: float,
 ) -> Figures:
-    """Return the figures of a live run."""
+    """Return the figures of a live run; what was released after `until` need not be settled."""
     lost = doubled = 0
     released = {name: read_journal(plan.journal(name)) for name in plan.names}
     for slot, name in enumerate(plan.names):
-        missing, extra = _compare(plan, observer, slot, released[name])
+        missing, extra = _compare(plan, observer, slot, released[name], until)
         lost, doubled = lost + missing, doubled + extra
     links = sorted({name.split("-")[0] for name in plan.names})
     by_link = {link: [name for name in plan.names if name.startswith(f"{link}-")] for link in links}
     settled = {name: _settled(observer, name, released[name]) for name in plan.names}
     return Figures(
         mode="live",
+        encrypted=plan.counting.encrypted,
         broker=broker,
         rounds=observer.round_no,
         released=sum(map(len, released.values())),
@@ -113,7 +120,13 @@ def audit(
         rested=rested,
         without_key_share=_without_key(plan),
         sent_per_settled={
-            link: _ratio(sum(sent[name] for name in names), sum(each.size for n in names for each in settled[n]))
+            link: _ratio(
+                sum(sent[name].total() for name in names), sum(each.size for n in names for each in settled[n])
+            )
+            for link, names in by_link.items()
+        },
+        sent_by_kind={
+            link: dict(sum((sent[name] for name in names), Counter[str]()).most_common())
             for link, names in by_link.items()
         },
         first_settled_s={
@@ -142,27 +155,30 @@ def fault_figures(recoveries: Sequence[tuple[str, float | None]], lost: int, dou
     return figures
 
 
-def _compare(plan: LivePlan, observer: Observer, slot: int, released: list[Released]) -> tuple[int, int]:
+def _compare(plan: LivePlan, observer: Observer, slot: int, released: list[Released], until: float) -> tuple[int, int]:
     """Return chunks lost and doubled of one device.
 
-    Everything that its last store released is in the model. Of a store that was wiped the model holds at least what was
-    seen settled, and at most all: the books at the broker tell of each device's present store only.
+    Everything that its last store released until then is settled, and the model holds exactly what the books say of
+    this store. Of a store that was wiped the model holds at least what was seen settled, and at most all: the books at
+    the broker tell of each device's present store only.
     """
-    if observer.values is None:
+    if observer.values is None or observer.books is None:
         return len(released), 0
-    name, held = plan.names[slot], float(observer.values[slot * plan.counting.width]) * plan.counting.width
-    last = released[-1].store if released else b""
+    name, width = plan.names[slot], plan.counting.width
+    held = float(observer.values[slot * width : (slot + 1) * width].sum(dtype=np.float64))
+    last = observer.books.stores.get(name, b"")
+    now = observer.books.settled.get(name, SeqSet())
     seen = {each.store: observer.settled.get((name, each.store), SeqSet()) for each in released}
-    present = [each for each in released if each.store == last]
-    least = sum(each.total for each in present) + sum(
-        each.total for each in released if each.store != last and each.seq in seen[each.store]
-    )
-    most = sum(each.total for each in released)
-    off = _HALF * plan.counting.width
-    lost = sum(each.seq not in seen[last] for each in present)
-    if not lost and held < least - off:
-        lost = max(1, round((least - held) / plan.counting.width))
-    return lost, max(1, round((held - most) / plan.counting.width)) if held > most + off else 0
+    former = [each for each in released if each.store != last]
+    present = sum(each.total for each in released if each.store == last and each.seq in now)
+    least = present + sum(each.total for each in former if each.seq in seen[each.store])
+    most = present + sum(each.total for each in former)
+    step = width * plan.counting.step
+    newest = released[-1].store if released else b""
+    lost = sum(each.seq not in seen[newest] for each in released if each.store == newest and each.at <= until)
+    if not lost and held < least - _HALF * step:
+        lost = max(1, round((least - held) / step))
+    return lost, max(1, round((held - most) / step)) if held > most + _HALF * step else 0
 
 
 def _settled(observer: Observer, name: str, released: list[Released]) -> list[Released]:
@@ -184,7 +200,7 @@ def _slowest(seconds: Iterable[float]) -> float | None:
 
 def _without_key(plan: LivePlan) -> float | None:
     """Return the share of time in which a round was due and had no key, as `KeyCoverage` counts it."""
-    if plan.counting.protection.mode != "threshold":
+    if not plan.counting.encrypted:
         return None
     file = plan.reports(COORDINATOR)
     told = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

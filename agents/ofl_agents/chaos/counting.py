@@ -139,6 +139,13 @@ class CountingPlan(msgspec.Struct, frozen=True, kw_only=True):
     leader: LeaderRules = LeaderRules(block_size=2, snapshot_chunks=4, resend_s=2.0, values="single")
     protection: ProtectionRules = ProtectionRules(mode="clear")
     key_resend_s: float = 2.0
+    step: float = 1.0
+    """What training adds to each parameter of the device."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether rounds of several clusters are encrypted."""
+        return self.protection.mode == "threshold"
 
     @property
     def size(self) -> int:
@@ -174,8 +181,7 @@ class CountingPlan(msgspec.Struct, frozen=True, kw_only=True):
             identity,
         )
         keeper = KeyHolder(name, self.key_resend_s, self.protection.server)
-        encrypted = self.protection.mode == "threshold"
         profile = LeaderProfile(
-            name, MODEL, device.model.layout, encrypted=encrypted, max_energy=self.protection.largest_update
+            name, MODEL, device.model.layout, encrypted=self.encrypted, max_energy=self.protection.largest_update
         )
         return AgentMachine(device, LeaderMachine(profile, self.leader, Unweighted(), keeper, identity), keeper)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -98,11 +99,11 @@ class Observer:
                 self.first_settled.setdefault(device, time.time())
                 self.settled_at.setdefault(device, []).append(time.time())
 
-    def unsettled(self, plan: LivePlan) -> Mapping[str, list[Released]]:
-        """Return, by device, what its last store released and no global model was seen to hold."""
+    def unsettled(self, plan: LivePlan, until: float = math.inf) -> Mapping[str, list[Released]]:
+        """Return, by device, what its last store released until then and no global model was seen to hold."""
         waiting = {}
         for name in plan.names:
-            released = read_journal(plan.journal(name))
+            released = [each for each in read_journal(plan.journal(name)) if each.at <= until]
             if not released:
                 continue
             last = released[-1].store

@@ -23,6 +23,7 @@ import msgspec
 
 from ofl_agents.chaos.counting import FEDERATION, CountingPlan, TallyToolbox
 from ofl_iot.ids import COORDINATOR, DeviceId
+from ofl_iot.jobs.toolbox import Toolbox
 from ofl_iot.protocol.chunks import Chunk
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind, Topic
@@ -34,6 +35,7 @@ from ofl_iot.roles.store_identity import TABLE as STORE
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.live import Equipment, LiveParty
 from ofl_iot.runtime.store import SqliteStore
+from ofl_iot.runtime.telemetry import PsutilSource
 from ofl_iot.transport.mqtt import MqttLink, Will
 from ofl_iot.transport.settings import MqttSettings
 
@@ -160,11 +162,10 @@ def _sum_of(value: bytes) -> float:
 
 
 class FileRhythm:
-    """Training adds 1 until the run's folder has a file `quiet`."""
-
-    step = 1.0
+    """Training adds a step until the run's folder has a file `quiet`."""
 
     def __init__(self, plan: LivePlan) -> None:
+        self.step = plan.counting.step
         self._file = plan.quiet_file
 
     @property
@@ -182,6 +183,16 @@ class SlowTraining:
     def seconds(self, job: Any) -> float:
         """Return how long a job takes."""
         return self._seconds if type(job).__name__ == "TrainLocally" else 0.0
+
+
+def _toolbox(plan: LivePlan, slot: int | None) -> Toolbox:
+    counting = plan.counting
+    tally = TallyToolbox(counting.size, slot, FileRhythm(plan), counting.width)
+    if not counting.encrypted:
+        return tally
+    from ofl_agents.chaos.encrypted import CryptoToolbox  # compiles kernels
+
+    return CryptoToolbox(tally, None, counting.protection)
 
 
 async def run(plan: LivePlan, name: str, *, take_over: bool) -> None:
@@ -216,11 +227,12 @@ async def run(plan: LivePlan, name: str, *, take_over: bool) -> None:
         equipment = Equipment(
             link=link,
             store=JournalledStore(SqliteStore(state / f"{name}.sqlite"), plan.journal(name)),
-            toolbox=TallyToolbox(counting.size, slot, FileRhythm(plan), counting.width),
+            toolbox=_toolbox(plan, slot),
             wire=wire,
             executor=jobs,
             store_executor=stores,
             pace=SlowTraining(plan.train_s),
+            meter=None if slot is None else PsutilSource(),
             listener=listen,
         )
         party = LiveParty(name, make, equipment)

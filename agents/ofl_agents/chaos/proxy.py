@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ofl_agents.chaos.wiretap import PacketReader, Tally
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -55,6 +57,8 @@ class ShapedProxy:
     port: int = 0
     sent_bytes: int = 0
     """Bytes that the party sent through."""
+    tally: Tally = field(default_factory=Tally)
+    """The same by kind of message."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -127,10 +131,12 @@ class ShapedProxy:
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lane: int) -> None:
         """Copy one direction until its sender closes."""
-        with contextlib.suppress(OSError):
+        packets = PacketReader(self.tally) if lane == 0 else None
+        with contextlib.suppress(OSError), contextlib.closing(packets) if packets else contextlib.nullcontext():
             while data := await reader.read(SEGMENT_BYTES if self.shape != GOOD else 65536):
-                if lane == 0:
+                if packets:
                     self.sent_bytes += len(data)
+                    packets.feed(data)
                 await self._pass(len(data), lane)
                 await self._flowing.wait()
                 if writer.is_closing():

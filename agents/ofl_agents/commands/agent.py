@@ -7,11 +7,13 @@ from pathlib import Path
 
 from ofl_agents import program
 from ofl_agents.app import open_app, place_of, secrets_of
+from ofl_agents.backup import only_agent_in, run_backup
 from ofl_agents.build import Parties, card_of
 from ofl_agents.cli import add_app_options
 from ofl_agents.enrolment.holder import identity_of
 from ofl_agents.models import output
 from ofl_iot.apps.builtin import Part
+from ofl_iot.errors import ConfigError
 from ofl_iot.fleet.devices import DEVICE_TYPES
 from ofl_iot.ids import device_id
 from ofl_iot.jobs.leader_crypto import sealing_key_of
@@ -24,7 +26,9 @@ from ofl_iot.workloads.base import Workload
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Which device, which data."""
-    parser.add_argument("--id", required=True, help="the device's id, for example truck-017")
+    parser.add_argument("action", nargs="?", choices=("backup",), help="copy the store to FILE, running or not")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--id", help="the device's id, for example truck-017")
     add_app_options(parser)
     parser.add_argument("--part", metavar="K/N", help="train on part K of N of a built-in app's data")
     parser.add_argument(
@@ -41,6 +45,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until told to stop."""
+    if options.action == "backup":
+        state = program.state_path(options)
+        return run_backup(state, device_id(options.id) if options.id else only_agent_in(state), options.file)
+    if options.id is None:
+        raise ConfigError("an agent needs --id, the device's id, for example truck-017")
     settings = program.settings_of(options)
     name = device_id(options.id)
     part = Part.parse(options.part) if options.part is not None else None

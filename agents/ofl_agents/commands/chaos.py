@@ -26,6 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", action="store_true", help="real processes, a real broker, a proxy before every party")
     parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="of faults, with --live")
     parser.add_argument("--no-faults", action="store_true", help="with --live: shaped links only, nobody is killed")
+    parser.add_argument("--encrypted", action="store_true", help="encrypted rounds instead of clear ones")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="with --live: where logs and states stay")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
 
@@ -46,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _live(options: argparse.Namespace) -> Figures:
     def go(folder: Path) -> Figures:
-        live = LiveRun(folder.absolute(), options.minutes, options.seed, not options.no_faults, say=_say)
+        live = LiveRun(
+            folder.absolute(), options.minutes, options.seed, not options.no_faults, options.encrypted, say=_say
+        )
         return asyncio.run(live.run())
 
     if options.folder:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ofl_agents import program
 from ofl_agents.app import open_app, place_of, secrets_of
+from ofl_agents.backup import run_backup
 from ofl_agents.build import Parties, card_of
 from ofl_agents.cli import add_app_options
 from ofl_agents.enrolment.holder import identity_of
@@ -24,6 +25,8 @@ from ofl_iot.workloads.base import Workload
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What every party takes, and what to do about another coordinator's traces."""
+    parser.add_argument("action", nargs="?", choices=("backup",), help="copy the store to FILE, running or not")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     add_app_options(parser)
     program.add_options(parser)
     parser.add_argument(
@@ -44,6 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until the last round is closed (`round.count`) or until told to stop."""
+    if options.action == "backup":
+        return run_backup(program.state_path(options), COORDINATOR, options.file)
     settings = program.settings_of(options)
     state = program.state_folder(options)
     app = open_app(settings, secrets_of(settings, state))

@@ -176,6 +176,13 @@ class Clusters:
         else:
             yield from self._replace(device, now)
 
+    def yields(self, leader: DeviceId, now: float) -> Iterator[Command]:
+        """A leader's link turned out to be too thin: every round that waits for it is lost, so it goes at once."""
+        if self._rounds.aggregating:
+            self._rounds.lost.add(leader)
+        else:
+            yield from self._replace(leader, now)
+
     def grace_over(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """A leader did not come back in time."""
         record = self._roster.devices.get(leader)

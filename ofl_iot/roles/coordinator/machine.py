@@ -334,6 +334,8 @@ class CoordinatorMachine:
             yield from self._status(sender, message, now)
         elif isinstance(message, Telemetry):
             self.roster.reported(sender, message)
+            if self.roster.should_yield(sender):
+                yield from self._clusters.yields(sender, now)
         elif isinstance(message, Manifest):
             yield from self._manifested(message, now)
         elif isinstance(message, Part) and event.topic.kind in (Kind.GLOBAL_PART, Kind.BOOKS):

@@ -168,11 +168,11 @@ class Roster:
         return planning.turnover(self._clustered, self.live(now, away_s)) if self._clustered else 0.0
 
     def unfit_leaders(self) -> list[DeviceId]:
-        """Leaders online whose battery or temperature ends their service, where somebody can take over."""
+        """Leaders online whose battery, temperature or link ends their service, where somebody can take over."""
         unfit = []
         for leader in map(DeviceId, sorted(self._seats.terms)):
             record = self.devices[leader]
-            fit = fit_to_serve(record.telemetry, self._settings.election, sitting=True)
+            fit = self._fit(leader, sitting=True)
             if record.online and not fit and any(self._fit(heir) for heir in self._heirs(leader)):
                 unfit.append(leader)
         return unfit
@@ -259,6 +259,14 @@ class Roster:
         """Give a leader a new term: what its devices had sent in the old one is sent again."""
         self._seats = self._seats.opened(leader)
         return self.stored()
+
+    def should_yield(self, device: DeviceId) -> bool:
+        """Whether a leader says that its link is too thin to lead, and somebody can take over."""
+        if not self.leads(device):
+            return False
+        claimed = self.devices[device].telemetry.network_mbps
+        thin = claimed is not None and claimed < self._settings.election.min_mbps
+        return thin and any(self._fit(heir) for heir in self._heirs(device))
 
     def replace_leader(
         self, leader: DeviceId, failing: Collection[DeviceId] = ()
@@ -357,11 +365,11 @@ class Roster:
         members = self._clusters[leader].members
         return [device for device in members if device != leader and self.devices[device].online]
 
-    def _fit(self, device: DeviceId) -> bool:
+    def _fit(self, device: DeviceId, *, sitting: bool = False) -> bool:
         record, election = self.devices[device], self._settings.election
         typical = typical_mbps(each.evidence for each in self.devices.values())
-        fit = fit_to_serve(record.telemetry, election, sitting=False)
-        return fit and link_serves(record.evidence, typical, election)
+        fit = fit_to_serve(record.telemetry, election, sitting=sitting)
+        return fit and link_serves(record.telemetry, record.evidence, typical, election)
 
     def _leader_of(self, plan: FleetPlan, device: DeviceId) -> DeviceId:
         return assignments(plan)[device].leader

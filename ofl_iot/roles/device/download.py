@@ -17,6 +17,7 @@ from ofl_iot.roles.commands import CancelTimer, Command, Publish, SetTimer
 from ofl_iot.roles.device.following import Following
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.phases import PULL, Activity
+from ofl_iot.roles.device.pull_pace import PullPace
 from ofl_iot.roles.reports.device import ModelDownloaded, PullUnanswered
 from ofl_iot.roles.settings import DownloadRules
 
@@ -36,17 +37,28 @@ class Download:
         self._following = following
         self._reported = False
         """Whether what is waited for is the next change and not an answer."""
+        self._pace = PullPace(rules.timeout_s)
 
     def pull(self, now: float) -> Iterator[Command]:
-        """Ask the leader for the stalest blocks, unless it is being asked."""
+        """Ask the leader for the stalest blocks, unless it is being asked or an answer may still be on its way.
+
+        Who has no whole model keeps a timer for asking again.
+        """
         assignment = self._activity.assignment
         if not self._activity.linked or assignment is None or self._activity.pulling:
+            return
+        if now < self._pace.not_before:
+            if not self._model.complete:
+                yield SetTimer(PULL, self._pace.not_before)
             return
         blocks = self._model.layout.count
         share = self._following.share(self._rules.gamma)
         most = blocks if not self._model.complete else int(np.ceil(share * blocks))
+        if not self._following.follows:  # who follows is in step only with all blocks of one answer
+            most = self._pace.limit(most)
         if most:
             self._activity.pulling = True
+            self._pace.asked(now)
             follower = self._following.begin_pull()
             pull = Pull(assignment.term, self._model.seen.astype("<f8").tobytes(), most, packed=True, follower=follower)
             yield Publish(Topic(Kind.PULL, self._me, DeviceId(assignment.leader)), pull)
@@ -83,26 +95,34 @@ class Download:
         if self._following.takes(message):
             for batch in message.read_batches():
                 self._model.downloaded(batch, message.round_no)
+                self._pace.came(batch.count)
             self._following.blocks(message)
         if message.last and not self._reported:
+            self._pace.answered(now)
             if self._model.complete:
                 yield ModelDownloaded(message.round_no)
             yield from self.stop()
+            if not self._model.complete:
+                yield from self.pull(now)
         elif self._activity.pulling and not self._reported:
             yield self._deadline(now)  # more is coming in
 
     def stop(self) -> Iterator[Command]:
         """Wait no longer: the answer came, or will not come."""
+        self._pace.begin_anew()
         if self._activity.pulling:
             self._activity.pulling = self._reported = False
             yield CancelTimer(PULL)
 
-    def unanswered(self) -> Iterator[Command]:
+    def unanswered(self, now: float) -> Iterator[Command]:
         """Give this pull up at its deadline."""
+        if not self._activity.pulling:
+            return
         self._activity.pulling = False
         if self._reported:
             self._reported = False
             return
+        self._pace.unanswered(now)
         assignment = self._activity.assignment
         yield PullUnanswered(leader=assignment.leader if assignment else "")
 

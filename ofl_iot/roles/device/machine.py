@@ -174,7 +174,7 @@ class DeviceMachine:
                 yield from self._link_up(now)
             case LinkDown():
                 self.activity.linked = False
-                self.outbox.link_lost()
+                self._resources.contact_ended(now)
                 yield from self._stop_waiting(now)
             case Stopping():
                 yield self.presence.announce(now, online=False)
@@ -248,14 +248,16 @@ class DeviceMachine:
         yield from self._training.advance(now)
 
     def _link_up(self, now: float) -> Iterator[Command]:
+        """Say who is there, then send: what is overdue, and the best of all unreleased work as it is now."""
         self.activity.linked = True
+        self._resources.contact_began(now)
         self._report.tell_anew()
         yield self.presence.announce(now)
         yield Measure()
         yield from self._send_due(now)
+        yield from self._offer()
         yield from self._release(now)
         yield from self._download.pull(now)
-        yield from self._offer()
 
     def _timer(self, name: str, now: float) -> Iterator[Command]:
         if name == HEARTBEAT:
@@ -266,7 +268,7 @@ class DeviceMachine:
         elif name == RESEND:
             yield from self._send_due(now)
         elif name == PULL:
-            yield from self._download.unanswered()
+            yield from self._download.unanswered(now)
             yield from self._training.advance(now)
             if not self.model.complete:
                 yield from self._download.pull(now)
@@ -340,7 +342,7 @@ class DeviceMachine:
         told = max(receipt.highest, receipt.settled.highest)
         self.outbox.check_told(told, assignment.settled.highest)
         self.acknowledged = self.acknowledged.union(receipt.stored)
-        gone = self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits)
+        gone = self.outbox.confirm(receipt.stored, receipt.settled, receipt.credits, now)
         ops = self._forget(gone)
         if self.outbox.skip_to(told):
             ops += self._snapshot()

@@ -8,7 +8,9 @@ A chunk's life:  queued ──release──▶ under way ──stored receipt─
 - *stored*: a leader holds it. If that leader is replaced, the chunk goes to the next one.
 - *settled*: part of a global model. Only now is it deleted.
 
-The outbox is bounded in bytes; when it is full nothing more is released and the work waits in the local model.
+What is sent again leaves by its use, the largest change first. Resend time and window follow the receipts
+(`send_pace.py`). The outbox is bounded in bytes; when it is full nothing more is released and the work waits in the
+local model.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from ofl_iot.errors import DecodeError, RefusedError
 from ofl_iot.protocol.chunks import Chunk, Piece
@@ -25,6 +28,7 @@ from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.lives import Account
 from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.topics import Kind
+from ofl_iot.roles.device.send_pace import SendPace
 from ofl_iot.roles.storage import Delete, Key, Put, StoreOp
 
 TABLE = "device.outbox"
@@ -38,10 +42,16 @@ class OutboxEntry:
     """A released chunk that is not settled."""
 
     payload: bytes
+    use: float = 0.0
+    """Sum of the squared values, by which resends are ranked."""
     sent_at: float | None = None
     """None: must be sent (again)."""
     stored: bool = False
     tries: int = 0
+
+    def waited(self, now: float | None) -> float | None:
+        """Seconds since it was sent; None if it was not, or more than once."""
+        return None if now is None or self.sent_at is None or self.tries != 1 else now - self.sent_at
 
     def due_at(self, resend_s: float) -> float:
         """When to send it (again): each try waits twice as long, so that a slow link is not filled with copies."""
@@ -55,9 +65,8 @@ class Outbox:
         self._parcels: dict[int, OutboxEntry] = {}
         self._queue: deque[Piece] = deque()
         self.max_bytes = max_bytes
-        self._window = window
+        self._pace = SendPace(window=window, resend_s=resend_s)
         self._credits = window
-        self._resend_s = resend_s
         self._bytes = 0
         self.next_seq = 1
         self._used = 0
@@ -65,10 +74,10 @@ class Outbox:
 
     def restore(self, rows: Mapping[Key, bytes], next_seq: int) -> dict[Key, bytes]:
         """Take up what an earlier process left, to be sent again; returns the rows that no leader could read."""
-        unreadable = {seq: payload for seq, payload in rows.items() if not _is_chunk(seq, payload)}
-        readable = {int(seq): payload for seq, payload in rows.items() if seq not in unreadable}
-        self._parcels = {seq: OutboxEntry(payload) for seq, payload in readable.items()}
-        self._bytes = sum(map(len, readable.values()))
+        chunks = {seq: _read(seq, payload) for seq, payload in rows.items()}
+        unreadable = {seq: rows[seq] for seq, chunk in chunks.items() if chunk is None}
+        self._parcels = {int(seq): OutboxEntry(rows[seq], _use(chunk)) for seq, chunk in chunks.items() if chunk}
+        self._bytes = sum(len(parcel.payload) for parcel in self._parcels.values())
         self.next_seq = max([min(next_seq, MAX_SEQ), *(seq + 1 for seq in self._parcels)])
         self._used = self.next_seq - 1
         return unreadable
@@ -127,29 +136,33 @@ class Outbox:
         """How many parameters the next queued chunk holds."""
         return self._queue[0].chunk.count if self._queue else 0
 
+    @property
+    def window(self) -> int:
+        """Chunks that may be under way at present."""
+        return self._pace.window
+
     def may_release(self) -> bool:
         """Whether a queued chunk may leave now."""
-        return bool(self._queue) and not self.full and self._under_way() < min(self._window, self._credits)
+        return bool(self._queue) and not self.full and self._under_way() < min(self.window, self._credits)
 
     def release(self, now: float, store: bytes = b"", account: Account | None = None) -> tuple[Chunk, bytes, StoreOp]:
         """Number the next queued chunk and keep it; the store operation must be durable before it is sent."""
         known = account or Account()
         chunk = msgspec.structs.replace(self._queue.popleft().chunk, seq=self.next_seq, store=store, account=known)
         payload = encode(chunk)
-        self._parcels[chunk.seq] = OutboxEntry(payload, sent_at=now, tries=1)
+        self._parcels[chunk.seq] = OutboxEntry(payload, _use(chunk), sent_at=now, tries=1)
         self._bytes += len(payload)
         self._used = self.next_seq
         self.next_seq += 1
         return chunk, payload, Put(TABLE, chunk.seq, payload)
 
     def due(self, now: float) -> list[bytes]:
-        """Chunks to send again, oldest first, at most a window of them; they count as sent now."""
-        waiting = [
-            parcel
-            for _, parcel in sorted(self._parcels.items())
-            if not parcel.stored and parcel.due_at(self._resend_s) <= now
-        ]
-        room = max(0, self._window - sum(1 for parcel in self._parcels.values() if self._is_fresh(parcel, now)))
+        """Chunks to send again, the largest change first, at most a window of them; they count as sent now."""
+        waiting = [parcel for parcel in self._parcels.values() if self._is_due(parcel, now)]
+        if any(parcel.sent_at is not None for parcel in waiting):
+            self._pace.overdue(now)
+        waiting.sort(key=lambda parcel: -parcel.use)
+        room = max(0, self.window - sum(1 for parcel in self._parcels.values() if self._is_fresh(parcel, now)))
         for parcel in waiting[:room]:
             parcel.sent_at = now
             parcel.tries += 1
@@ -157,7 +170,7 @@ class Outbox:
 
     def next_due(self) -> float | None:
         """When the next resend may be needed; None when a leader has confirmed everything."""
-        times = [parcel.due_at(self._resend_s) for parcel in self._parcels.values() if not parcel.stored]
+        times = [parcel.due_at(self._pace.resend_s) for parcel in self._parcels.values() if not parcel.stored]
         return min(times, default=None)
 
     def readdress(self) -> None:
@@ -167,17 +180,13 @@ class Outbox:
             parcel.stored = False
             parcel.tries = 0
 
-    def link_lost(self) -> None:
-        """What was under way may be lost: send it again when the link is back."""
-        for parcel in self._parcels.values():
-            parcel.sent_at = None
-
-    def confirm(self, stored: Iterable[int], settled: SeqSet, credit: int) -> list[StoreOp]:
+    def confirm(self, stored: Iterable[int], settled: SeqSet, credit: int, now: float | None = None) -> list[StoreOp]:
         """Take a receipt; the operations delete what is settled."""
         self._credits = credit
         for seq in stored:
-            if seq in self._parcels:
-                self._parcels[seq].stored = True
+            if (parcel := self._parcels.get(seq)) is not None and not parcel.stored:
+                parcel.stored = True
+                self._pace.confirmed(parcel.waited(now))
         gone = [seq for seq in self._parcels if seq in settled]
         for seq in gone:
             self._bytes -= len(self._parcels.pop(seq).payload)
@@ -186,13 +195,22 @@ class Outbox:
     def _under_way(self) -> int:
         return sum(1 for parcel in self._parcels.values() if not parcel.stored)
 
+    def _is_due(self, parcel: OutboxEntry, now: float) -> bool:
+        return not parcel.stored and parcel.due_at(self._pace.resend_s) <= now
+
     def _is_fresh(self, parcel: OutboxEntry, now: float) -> bool:
-        return not parcel.stored and parcel.sent_at is not None and parcel.due_at(self._resend_s) > now
+        return not parcel.stored and parcel.sent_at is not None and parcel.due_at(self._pace.resend_s) > now
 
 
-def _is_chunk(seq: Key, payload: bytes) -> bool:
+def _read(seq: Key, payload: bytes) -> Chunk | None:
+    """Return a stored chunk; None for what no leader could read."""
     try:
         chunk = decode(Kind.UPDATE, payload)
     except DecodeError:
-        return False
-    return isinstance(chunk, Chunk) and chunk.seq == seq and chunk.seq < MAX_SEQ
+        return None
+    return chunk if isinstance(chunk, Chunk) and chunk.seq == seq and chunk.seq < MAX_SEQ else None
+
+
+def _use(chunk: Chunk) -> float:
+    values = chunk.read_values().astype(np.float64)
+    return float(values @ values)

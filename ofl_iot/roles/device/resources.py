@@ -19,6 +19,11 @@ from ofl_iot.roles.settings import Fraction, NotNegative, Positive, TrainingRule
 FRAMING = 0.1
 """Bytes of messages' heads for each parameter, on top of `BYTES_PER_PARAMETER` up and `BYTES_PER_VALUE` down."""
 
+MIN_CONTACT_S = 1.0
+"""A contact counts as no shorter: there is always something worth sending."""
+CONTACT_WEIGHT = 0.3
+"""Weight of the last contact in how long the next is expected to be."""
+
 
 class ResourceRules(msgspec.Struct, frozen=True):
     """What a device may spend in one contact."""
@@ -125,6 +130,19 @@ class Resources:
         self._reported: SentReport | None = None
         self._binding = ""
         self.throttle = Throttle()
+        self._contact_began: float | None = None
+        self._usual_contact_s = rules.contact_s
+
+    def contact_began(self, now: float) -> None:
+        """There is a link."""
+        self._contact_began = now
+
+    def contact_ended(self, now: float) -> None:
+        """The link is gone: contacts are expected to last as long as the last ones did, at most `contact_s`."""
+        if self._contact_began is not None:
+            lasted_s = min(self._rules.contact_s, max(MIN_CONTACT_S, now - self._contact_began))
+            self._usual_contact_s += CONTACT_WEIGHT * (lasted_s - self._usual_contact_s)
+            self._contact_began, self._planned = None, None
 
     def plan(self, payable_steps: float) -> Plan:
         """Eq. 4 with what is known now, for training steps that are paid for or can be.
@@ -137,7 +155,7 @@ class Resources:
                 self._size,
                 self._telemetry,
                 self._training,
-                self._rules,
+                msgspec.structs.replace(self._rules, contact_s=self._usual_contact_s),
                 payable_steps,
                 values=self._values,
                 values_down=self._values_down,

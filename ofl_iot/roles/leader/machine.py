@@ -27,7 +27,17 @@ from ofl_iot.protocol.messages import (
 )
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
-from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, Subscribe, Unsubscribe
+from ofl_iot.roles.commands import (
+    CancelTimer,
+    Command,
+    Compute,
+    Persist,
+    Publish,
+    RenewSession,
+    Subscribe,
+    Unsubscribe,
+    Withdraw,
+)
 from ofl_iot.roles.events import (
     Arrived,
     ContributionProtected,
@@ -188,6 +198,8 @@ class LeaderMachine:
         yield from self._subscribe()
 
     def _resign(self, assignment: Assignment) -> Iterator[Command]:
+        """Leave office; what waits for the former members, or at the broker for a leader, is of no use."""
+        members = [member for member in self._leadership.members.samples if member != self.profile.device]
         ops = self._leadership.resign()
         self._forget()
         yield Persist(ops)
@@ -197,9 +209,13 @@ class LeaderMachine:
         yield Unsubscribe(Kind.PULL, receiver=me)
         for kind in (Kind.GLOBAL_PART, Kind.MANIFEST, Kind.ROUND_OPEN):
             yield Unsubscribe(kind)
+        for member in members:
+            yield Withdraw(Topic(Kind.BLOCKS, me, DeviceId(member)))
+        yield Withdraw(Topic(Kind.CONTRIBUTION, me))
         yield CancelTimer(RESEND)
         yield from self._beats.stop()
         yield from self._intake.stop()
+        yield RenewSession()
 
     def _forget(self) -> None:
         """What was under way belongs to a cluster of the past."""

@@ -1,1 +1,6 @@
 """Programs on devices and on the coordinator's machine."""
+
+import os
+
+# Matrices here are small: a second thread of OpenBLAS costs several times what it saves. It is read when numpy is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

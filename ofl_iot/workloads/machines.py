@@ -1,8 +1,9 @@
 """Vibration of machines, made here: windows of an accelerometer on motors that are healthy or have one of five faults.
 
 The data are synthetic. Each machine has its own speed, loudness and noise; each fault adds its own lines to the
-spectrum, as textbooks of condition monitoring describe them. A record is the spectrum of one window. Machines are
-numbered, so there are data for as many devices as are asked for, and each is the same in every process.
+spectrum, as textbooks of condition monitoring describe them. A record is the log spectrum of one window, shifted and
+scaled to mean 0 and deviation 1: how loud a machine is does not matter. Machines are numbered, so there are data for as
+many devices as are asked for, and each is the same in every process.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def judge() -> DenseWorkload:
 
 
 def _spectra(labels: Rows, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Return the logarithms of the spectra of windows, roughly between -1 and 1."""
+    """Return the logarithms of the spectra of windows, each with mean 0 and deviation 1 over its lines."""
     turns = _TURNS * rng.uniform(0.97, 1.03)
     loudness, noise = rng.uniform(0.7, 1.4), rng.uniform(0.5, 0.9)
     time = np.arange(WINDOW, dtype=np.float32) / WINDOW
@@ -80,8 +81,10 @@ def _spectra(labels: Rows, rng: np.random.Generator) -> npt.NDArray[np.float32]:
             strength = loudness * amplitude * rng.uniform(0.5, 1.5, (len(rows), 1))
             phase = rng.uniform(0, 2 * np.pi, (len(rows), 1))
             slip = rng.normal(1, 0.01, (len(rows), 1))
-            angle = 2 * np.pi * multiple * turns * slip * time + phase
-            windows[rows] += (strength * np.sin(angle)).astype(np.float32)
+            angle = (2 * np.pi * multiple * turns * slip).astype(np.float32) * time + phase.astype(np.float32)
+            windows[rows] += strength.astype(np.float32) * np.sin(angle)
     windows *= np.hanning(WINDOW).astype(np.float32)
     power = np.abs(np.fft.rfft(windows, axis=1)[:, 1:]) ** 2
-    return (0.2 * np.log(power + 0.1) - 0.5).astype(np.float32)
+    levels = np.log(power + 0.1)
+    levels -= levels.mean(axis=1, keepdims=True)
+    return (levels / levels.std(axis=1, keepdims=True)).astype(np.float32)

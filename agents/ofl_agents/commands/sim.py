@@ -106,7 +106,7 @@ def _lasting(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, privacy=privacy)
 
 
-MOST_STEPS = 1000
+MOST_STEPS = 400
 """Private steps of a device in one simulation, whatever its data."""
 
 

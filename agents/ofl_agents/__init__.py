@@ -2,5 +2,5 @@
 
 import os
 
-# Matrices here are small: a second thread of OpenBLAS costs several times what it saves. It is read when numpy is loaded.
+# Matrices here are small: a second thread of OpenBLAS costs several times what it saves. Read when numpy is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -111,6 +111,7 @@ class Parties:
             heartbeat_s=settings.fleet.heartbeat_s,
             accept_new_budget=accept_new_budget,
             software=__version__,
+            edges=card_of(workload).bounds()[1:-1],
             balance=1.0 if live else label_balance(workload.label_histogram().tolist()),
         )
 

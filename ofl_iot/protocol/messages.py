@@ -140,6 +140,8 @@ class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
     """Whether the device reads `Blocks.batches`; one of 0.1.0 does not."""
     follower: Follower | None = None
     """Filled by a device that follows its leader's changes."""
+    segmented: bool = False
+    """Whether it reads batches whose blocks have a scale for each tensor."""
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):

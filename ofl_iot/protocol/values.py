@@ -39,6 +39,8 @@ _SCALE = Struct("<f")
 _COUNT = Struct("<I")
 _SEGMENT = np.dtype([("length", "<u2"), ("scale", "<f4")])
 """A row of the table of segments."""
+SEGMENT_BYTES = _SEGMENT.itemsize
+"""Bytes that a segment takes beside its values."""
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 """Below it float32 loses its precision, and a vector of zeros needs a scale, too."""
 _LARGEST_SCALE = float(np.nextafter(np.float32(MAX_VALUE / LEVELS), np.float32(0)))
@@ -90,11 +92,15 @@ def segments_between(bounds: Edges, indices: npt.NDArray[np.integer]) -> Edges:
 
 def _encode_segments(values: Values, edges: Edges) -> bytes:
     lengths = np.diff(np.append(edges, len(values)))
-    scales = scales_for(np.maximum.reduceat(np.abs(values), edges))
-    table = np.empty(len(edges), _SEGMENT)
+    return join_segments(values, lengths, scales_for(np.maximum.reduceat(np.abs(values), edges)))
+
+
+def join_segments(values: Values, lengths: npt.NDArray[np.int64], scales: Values) -> bytes:
+    """The code of values in segments of these lengths, each at most 4,096, and scales."""
+    table = np.empty(len(lengths), _SEGMENT)
     table["length"], table["scale"] = lengths, scales
     return (
-        _COUNT.pack(len(edges))
+        _COUNT.pack(len(lengths))
         + table.tobytes()
         + np.rint(values / np.repeat(scales, lengths)).astype(np.int8).tobytes()
     )

@@ -26,6 +26,8 @@ class BlockLayout:
 
     size: int
     block_size: int
+    edges: tuple[int, ...] = ()
+    """Where tensors begin in the model."""
 
     @property
     def count(self) -> int:
@@ -40,6 +42,18 @@ class BlockLayout:
     def lengths(self, blocks: BlockNumbers) -> npt.NDArray[np.int64]:
         """How many parameters each of the blocks has."""
         return np.minimum(self.block_size, self.size - blocks * self.block_size)
+
+    def cuts(self, blocks: BlockNumbers) -> npt.NDArray[np.int64]:
+        """The places among the gathered values of the blocks where a tensor begins within a block."""
+        edges = np.array(self.edges, np.int64)
+        within = edges[edges % self.block_size > 0]
+        at = np.searchsorted(blocks, within // self.block_size)
+        known = at < len(blocks)
+        within, at = within[known], at[known]
+        asked = blocks[at] == within // self.block_size
+        # All blocks before the last of the model have full length.
+        places: npt.NDArray[np.int64] = at[asked] * self.block_size + within[asked] % self.block_size
+        return places
 
     def gather(self, vector: npt.NDArray[_Scalar], blocks: BlockNumbers) -> npt.NDArray[_Scalar]:
         """The values of the blocks, one block behind the other, as a copy."""

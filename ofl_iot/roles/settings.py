@@ -109,7 +109,8 @@ class LeaderRules(msgspec.Struct, frozen=True):
     """Merging within a cluster."""
 
     block_size: Annotated[
-        AtLeastOne, Meta(description="Parameters in a block, the unit of download; the same in the whole federation.")
+        Annotated[int, Meta(ge=1, le=4096)],
+        Meta(description="Parameters in a block, the unit of download; the same in the whole federation."),
     ] = 256
     snapshot_chunks: Annotated[
         AtLeastOne, Meta(description="Chunks in the journal after which the cluster model is stored whole.")

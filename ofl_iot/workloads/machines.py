@@ -85,6 +85,7 @@ def _spectra(labels: Rows, rng: np.random.Generator) -> npt.NDArray[np.float32]:
             windows[rows] += strength.astype(np.float32) * np.sin(angle)
     windows *= np.hanning(WINDOW).astype(np.float32)
     power = np.abs(np.fft.rfft(windows, axis=1)[:, 1:]) ** 2
-    levels = np.log(power + 0.1)
+    levels: npt.NDArray[np.float32] = np.log(power + 0.1)
     levels -= levels.mean(axis=1, keepdims=True)
-    return (levels / levels.std(axis=1, keepdims=True)).astype(np.float32)
+    levels /= levels.std(axis=1, keepdims=True)
+    return levels.astype(np.float32, copy=False)

@@ -16,7 +16,8 @@ from ofl_iot.protocol.block_batch import BlockBatch, encode_batches
 from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.messages import Block, Blocks, Pull
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.protocol.values import MAX_VALUE, Precision, encode_values
+from ofl_iot.protocol.values import MAX_VALUE, Precision, encode_values, join_segments
+from ofl_iot.roles.block_layout import BlockLayout
 
 
 def packed(blocks: list[np.ndarray], precision: Precision) -> tuple[BlockBatch, ...]:
@@ -88,6 +89,7 @@ def test_a_block_alone_is_a_batch_of_one(seed: int, precision: Precision) -> Non
 
 
 SOUND = BlockBatch("b", b"\x01\0\0\0\x02\0\0\0", bytes(16), 2 * np.array([1], "<f4").tobytes(), b"\x01\x02\x03")
+SEGMENTS = join_segments(np.ones(3, np.float32), np.array([1, 2]), np.ones(2, np.float32))
 NAN4, NAN8 = np.array([np.nan], "<f4").tobytes(), np.array([np.nan], "<f8").tobytes()
 
 
@@ -112,6 +114,11 @@ NAN4, NAN8 = np.array([np.nan], "<f4").tobytes(), np.array([np.nan], "<f8").toby
         {"values": b"\x01\x80"},
         {"dtype": "e"},
         {"dtype": "d"},
+        {"dtype": "s", "scales": b""},
+        {"dtype": "s"},
+        {"dtype": "s", "scales": b"", "values": SEGMENTS[:-1]},
+        {"dtype": "s", "scales": b"", "values": SEGMENTS + b"\x01"},
+        {"dtype": "s", "scales": b"", "values": SEGMENTS[:-1] + b"\x80"},
         {"dtype": "e", "scales": b"", "values": b"\x00\x7e\x00\x00"},
         {"dtype": "e", "scales": b"", "values": b"\x00\x00\x00"},
         {"dtype": "f", "scales": b"", "values": np.array([1e16], "<f4").tobytes()},
@@ -133,3 +140,48 @@ def test_what_the_first_release_wrote_is_still_read() -> None:
     assert decode(Kind.BLOCKS, old_blocks) == Blocks(3, 11, (Block(2, 0.5, "e", b"\x00\x3c"),), last=True)
     old_pull = bytes.fromhex("920194a470756c6c03c408000000000000f0bf10")
     assert decode(Kind.PULL, old_pull) == Pull(3, bytes.fromhex("000000000000f0bf"), 16, packed=False)
+    later_pull = bytes.fromhex("920195a470756c6c03c408000000000000f0bf10c3")
+    assert decode(Kind.PULL, later_pull) == Pull(3, bytes.fromhex("000000000000f0bf"), 16, packed=True)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    tensors=st.lists(st.tuples(st.integers(1, 700), st.sampled_from([1e-6, 0.05, 1.0, 1e5])), min_size=1, max_size=8),
+    precision=st.sampled_from(["byte", "half"]),
+)
+def test_no_tensor_blurs_another_on_its_way_down(
+    seed: int, tensors: list[tuple[int, float]], precision: Precision
+) -> None:
+    """A raw-scale bias beside small weights: each tensor keeps its own error, at most a twentieth of its deviation."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.normal(0, size, length).astype(np.float32) for length, size in tensors]
+    model = np.concatenate(parts)
+    ends = np.cumsum([len(part) for part in parts])
+    layout = BlockLayout(len(model), 256, tuple(ends[:-1].tolist()))
+    blocks = np.arange(layout.count)
+    lengths = layout.lengths(blocks)
+    batches = encode_batches(blocks, np.ones(len(blocks)), lengths, model, precision, cuts=layout.cuts(blocks))
+    message = decode(Kind.BLOCKS, encode(Blocks(1, 1, (), True, batches)))
+    assert isinstance(message, Blocks)
+    came = np.full_like(model, np.nan)
+    for batch in message.batches:
+        layout.scatter(came, batch.read_index(), batch.read_values(lengths[batch.read_index()]))
+    for part, got in zip(parts, np.split(came, ends[:-1]), strict=True):
+        # A tensor may lie in several blocks: of each piece the largest deviation counts.
+        deviation = np.abs(part).max() if len(part) < 8 else 4 * part.std()
+        assert np.all(np.abs(got - part) <= 0.051 * deviation + 2.0**-11 * np.abs(part) + 2.0**-25)
+
+
+def test_the_places_where_tensors_begin_within_blocks_are_found_whatever_is_asked_for() -> None:
+    layout = BlockLayout(40, 8, (3, 8, 17, 18, 33, 39))
+    for asked in ([0], [1], [2, 4], [0, 2, 4], [0, 1, 2, 3, 4]):
+        blocks = np.array(asked)
+        places = layout.gather(np.arange(40), blocks)
+        wanted = [edge for edge in (3, 17, 18, 33, 39) if edge in places]
+        assert places[layout.cuts(blocks)].tolist() == wanted
+
+
+def test_many_small_tensors_come_down_as_halves() -> None:
+    values = np.ones(256, np.float32)
+    batches = encode_batches(np.arange(1), np.ones(1), np.array([256]), values, "byte", cuts=np.arange(4, 256, 4))
+    assert [batch.dtype for batch in batches] == ["e"]

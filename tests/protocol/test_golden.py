@@ -41,7 +41,7 @@ from ofl_iot.protocol.parts import split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.protocol.values import Precision
+from ofl_iot.protocol.values import Precision, join_segments
 from tests.protocol.samples import message_classes
 
 MODEL = b"\x01\x02\x03\x04\x05\x06\x07\x08"
@@ -55,6 +55,9 @@ def chunk_of(places: list[int], values: list[float], precision: Precision = "hal
 
 
 BATCH = BlockBatch("b", b"\x02\0\0\0", bytes(8), b"\0\0\x80\x3f", b"\x01\x81")
+SEGMENTED_BATCH = BlockBatch(
+    "s", b"\x02\0\0\0", bytes(8), b"", join_segments(np.array([1, 254], np.float32), np.ones(2, int), np.array([1, 2]))
+)
 SEGMENTED = split_update(
     HEAD, np.arange(3), np.array([127, -1, 0.5], np.float32), np.ones(3, np.float32), bounds=np.array([0, 1])
 )[0].chunk
@@ -172,12 +175,20 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
     "pull": (
         Kind.PULL,
         Pull(3, bytes.fromhex("000000000000f0bf"), 16, packed=True),
-        "920196a470756c6c03c408000000000000f0bf10c3c0",
+        "920197a470756c6c03c408000000000000f0bf10c3c0c2",
     ),
     "report of a follower": (
         Kind.PULL,
-        Pull(3, b"", 0, packed=True, follower=Follower(5, 7)),
-        "920196a470756c6c03c40000c3920507",
+        Pull(3, b"", 0, packed=True, follower=Follower(5, 7), segmented=True),
+        "920197a470756c6c03c40000c3920507c3",
+    ),
+    "blocks in segments": (
+        Kind.BLOCKS,
+        Blocks(3, 11, (), last=True, batches=(SEGMENTED_BATCH,)),
+        (
+            "920197a6626c6f636b73030b90c39195a173c40402000000c4080000000000000000c400c4120200000001000000803f0100"
+            "00000040017fc0"
+        ),
     ),
     "dense chunk": (
         Kind.UPDATE,

@@ -59,8 +59,8 @@ class Download:
         if most:
             self._activity.pulling = True
             self._pace.asked(now)
-            follower = self._following.begin_pull()
-            pull = Pull(assignment.term, self._model.seen.astype("<f8").tobytes(), most, packed=True, follower=follower)
+            seen, follower = self._model.seen.astype("<f8").tobytes(), self._following.begin_pull()
+            pull = Pull(assignment.term, seen, most, packed=True, follower=follower, segmented=True)
             yield Publish(Topic(Kind.PULL, self._me, DeviceId(assignment.leader)), pull)
             yield self._deadline(now)
 

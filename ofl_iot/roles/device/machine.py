@@ -92,7 +92,7 @@ class DeviceMachine:
         )
         self.data = OwnData(profile.sample_count, live=profile.live)
         self.model = LocalModel(
-            BlockLayout(profile.size, profile.block_size),
+            BlockLayout(profile.size, profile.block_size, profile.edges),
             profile.model,
             residual_apart=rules.training.start == "synced",
         )

@@ -36,6 +36,8 @@ class DeviceProfile:
     """Whether the operator accepts a new privacy budget where the old one is lost or spent."""
     software: str = ""
     """Version of ofl-iot that it runs, for its status."""
+    edges: tuple[int, ...] = ()
+    """Where tensors begin in the model: nothing shares a scale across them."""
 
 
 class DeviceRules(msgspec.Struct, frozen=True):

@@ -64,7 +64,7 @@ def answer_to(pull: Pull, cluster: Source, rules: LeaderRules, since: int = 0) -
     slices = [np.sort(chosen[at : at + at_once]) for at in range(0, len(chosen), at_once)] or [chosen]
     answers = []
     for number, blocks in enumerate(slices, 1):
-        batches = _batches(blocks, cluster, rules) if len(blocks) else ()
+        batches = _batches(blocks, cluster, rules, cut=pull.segmented and pull.packed) if len(blocks) else ()
         old = () if pull.packed else tuple(each for batch in batches for each in _blocks(batch, layout))
         answers.append(
             Blocks(cluster.term, cluster.round_no, old, number == len(slices), batches if pull.packed else ())
@@ -72,10 +72,12 @@ def answer_to(pull: Pull, cluster: Source, rules: LeaderRules, since: int = 0) -
     return answers
 
 
-def _batches(blocks: BlockNumbers, cluster: Source, rules: LeaderRules) -> tuple[BlockBatch, ...]:
-    values = np.clip(cluster.layout.gather(cluster.model, blocks), -MAX_VALUE, MAX_VALUE)
+def _batches(blocks: BlockNumbers, cluster: Source, rules: LeaderRules, *, cut: bool) -> tuple[BlockBatch, ...]:
+    layout = cluster.layout
+    values = np.clip(layout.gather(cluster.model, blocks), -MAX_VALUE, MAX_VALUE)
+    cuts = layout.cuts(blocks) if cut else np.zeros(0, np.int64)
     return encode_batches(
-        blocks, cluster.cumulative_change[blocks], cluster.layout.lengths(blocks), values, rules.values
+        blocks, cluster.cumulative_change[blocks], layout.lengths(blocks), values, rules.values, cuts=cuts
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,11 +29,23 @@ SHUTDOWN_TIMEOUT_S = 5.0
 _AMQTT_FOLDER = str(Path(amqtt.__file__).parent)
 
 
+class _Subscriptions(dict[str, Any]):
+    """amqtt's subscriptions, which it goes through with pauses in which others subscribe: a copy stands still."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(super().__iter__()))
+
+    def items(self) -> Any:
+        """Return the present pairs."""
+        return list(super().items())
+
+
 class _TrackedBroker(Broker):  # type: ignore[misc]  # amqtt is not typed
     """amqtt's broker, which forgets its connections' tasks, with a list of them."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
+        self._subscriptions = _Subscriptions()
         self.connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def stream_connected(

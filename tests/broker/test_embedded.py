@@ -13,11 +13,22 @@ from typing import Any
 
 import pytest
 
-from ofl_broker.embedded import EmbeddedBroker
+from ofl_broker.embedded import EmbeddedBroker, _Subscriptions
 from ofl_broker.program import main, serve
 from ofl_iot.errors import ConfigError
 from tests.links import linked
 from tests.waiting import eventually
+
+
+def test_whoever_subscribes_meanwhile_breaks_no_walk_through_the_subscriptions() -> None:
+    """amqtt goes through them with pauses when somebody connects; a plain dictionary then ends that connection."""
+    subscriptions = _Subscriptions({"t/a": [], "t/b": []})
+    for pattern in subscriptions:
+        subscriptions[f"{pattern}/later"] = []
+    for pattern, sessions in subscriptions.items():
+        assert sessions == []
+        del subscriptions[pattern]
+    assert subscriptions == {}
 
 
 async def test_it_leaves_no_task_behind() -> None:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from ofl_agents.cli import add_settings_options, environment, overrides_of
 from ofl_agents.dashboard.replay import read_recording
 from ofl_iot.errors import ConfigError
 from ofl_iot.fleet_view.source import FleetSource
+from ofl_iot.runtime.logs import set_format
+from ofl_iot.runtime.settings import Settings
+from ofl_iot.runtime.settings_file import load_settings
 
 MAX_TOKEN_FILE = 1024
+HISTORY = "fleet-history.db"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What to show, where, to whom."""
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="keep the history there (default: $STATE_DIRECTORY, else none)"
+    )
+    add_settings_options(parser)
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="show a saved view (JSON), or play several (.jsonl)"
     )
@@ -35,27 +47,52 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    if options.replay is None:
-        raise ConfigError("nothing to show: name a saved view with --replay FILE")
     if not 0 < options.speed < float("inf"):
         raise ConfigError(f"--speed {options.speed:g}: it must be above 0")
-    source = read_recording(options.replay, options.speed)
-    asyncio.run(_serve(source, options))
+    if (options.certificate is None) != (options.key is None):
+        raise ConfigError("--certificate and --key belong together: give both or neither")
+    asyncio.run(_serve(options, _follow(options) if options.replay is None else _replay(options)))
     return 0
 
 
-async def _serve(source: FleetSource, options: argparse.Namespace) -> None:
+@asynccontextmanager
+async def _replay(options: argparse.Namespace) -> AsyncIterator[FleetSource]:
+    yield read_recording(options.replay, options.speed)
+
+
+@asynccontextmanager
+async def _follow(options: argparse.Namespace) -> AsyncIterator[FleetSource]:
+    """Observe the federation of the settings, over its broker."""
+    from ofl_iot.runtime.fleet_watch import watch_fleet
+
+    settings = load_settings(Settings, options.config, environment(), overrides_of(options)).settings
+    set_format(settings.log.format)
+    async with watch_fleet(settings, history_file(options.state)) as fleet:
+        yield fleet
+
+
+def history_file(state: Path | None) -> Path | None:
+    """Return where an observer keeps its history; None without a state folder."""
+    given = state or (Path(os.environ["STATE_DIRECTORY"]) if os.environ.get("STATE_DIRECTORY") else None)
+    if given is None:
+        return None
+    try:
+        given.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"cannot make the state folder {given}: {error.strerror}; choose one with --state") from error
+    return given / HISTORY
+
+
+async def _serve(options: argparse.Namespace, source: AbstractAsyncContextManager[FleetSource]) -> None:
     from ofl_agents.dashboard.server import Place, serving  # needs the extra `dashboard`
 
-    if (options.certificate is None) != (options.key is None):
-        raise ConfigError("--certificate and --key belong together: give both or neither")
     place = Place(
         options.host, options.port, _token(options.token_file), options.allow_host, options.certificate, options.key
     )
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serving(source, place) as served:
+    async with source as fleet, serving(fleet, place) as served:
         sys.stdout.write(served.invitation() + "\n")
         sys.stdout.flush()
         await stop.wait()

@@ -14,7 +14,7 @@ from ofl_agents.app import open_app
 from ofl_agents.cli import add_app_options, add_settings_options, check_writable, overrides_of
 from ofl_agents.program import load_for_app
 from ofl_agents.sim.display import Display, print_summary
-from ofl_agents.sim.simulation import Simulation, work_folder
+from ofl_agents.sim.simulation import Beside, Simulation, work_folder
 from ofl_agents.sim.summary import Progress, Summary, check, write_results
 from ofl_iot.apps.opening import Fleet
 from ofl_iot.errors import ConfigError
@@ -22,6 +22,7 @@ from ofl_iot.runtime.logs import set_format
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import Loaded
 
+DASHBOARD_PORT = 8420
 DEMO = {
     "round.interval_s": "1.5",
     "round.deadline_s": "20",
@@ -58,6 +59,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a tenth of the devices away at any time, leaders killed at random, the coordinator every tenth round; "
         "needs --runtime virtual",
     )
+    parser.add_argument(
+        "--dashboard",
+        type=int,
+        nargs="?",
+        const=DASHBOARD_PORT,
+        metavar="PORT",
+        help="show the run in a web page, on this machine alone (default port: %(const)s, 0: any); "
+        "on a terminal the page stays until Ctrl-C",
+    )
     add_app_options(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
     parser.add_argument("--out", type=Path, metavar="DIR", help="results folder (default: ofl-results/TIME)")
@@ -73,6 +83,8 @@ def settings_for(options: argparse.Namespace) -> Loaded[Settings]:
     loaded = load_for_app(options.config, given)
     if options.churn and options.runtime != "virtual":
         raise ConfigError("--churn kills processes at chosen moments of virtual time: add --runtime virtual")
+    if options.dashboard is not None and options.runtime != "live":
+        raise ConfigError("--dashboard follows a real broker: leave --runtime virtual out")
     impatient = {**DEMO, **CHURN} if options.churn else DEMO
     demo = {key: value for key, value in impatient.items() if loaded.origin[key] == "default"}
     settings = load_for_app(options.config, {**given, **demo}).settings
@@ -157,9 +169,19 @@ def run(options: argparse.Namespace) -> int:
 
 def _simulate(options: argparse.Namespace, settings: Settings, fleet: Fleet) -> Summary:
     progress = Progress(settings.simulation.rounds)
-    simulation = Simulation(settings, progress, options.runtime, fleet, churn=options.churn)
+    beside = None if options.dashboard is None else _dashboard(options.dashboard)
+    simulation = Simulation(settings, progress, options.runtime, fleet, churn=options.churn, beside=beside)
     with work_folder() as work_dir, Display(progress, settings.simulation.devices, options.runtime):
         return simulation.run(Path(work_dir))
+
+
+def _dashboard(port: int) -> Beside:
+    """Return what shows a live run in a web page."""
+    from ofl_agents.dashboard.beside import shown  # needs the extra `dashboard`
+    from ofl_agents.dashboard.server import Place
+
+    stay = sys.stdin.isatty() and sys.stdout.isatty()
+    return lambda settings: shown(settings, Place(port=port, option="--dashboard"), stay=stay)
 
 
 def mean_records(fleet: Fleet) -> float:

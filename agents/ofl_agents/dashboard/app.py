@@ -91,7 +91,7 @@ class Site:
             Route("/api/session", self.open_session, methods=["POST"]),
             Route("/api/view", self._guarded(self.view)),
             Route("/api/events", self._guarded(self.events)),
-            Route("/api/devices/{name}", self._guarded(self.device)),
+            Route("/api/devices/{name:path}", self._guarded(self.device)),
             Route("/api/rounds/{number:int}", self._guarded(self.round)),
         ]
 

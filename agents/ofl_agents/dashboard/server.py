@@ -33,6 +33,8 @@ class Place:
     allowed: Sequence[str] = ()
     certificate: Path | None = None
     key: Path | None = None
+    option: str = "--port"
+    """How the operator chose the port."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,16 @@ def _name(host: str) -> str:
 
 def _listen(place: Place) -> socket.socket:
     if not 0 <= place.port <= 65535:
-        raise ConfigError(f"--port {place.port}: a port is a number up to 65535; 0 takes any free one")
+        raise ConfigError(f"{place.option} {place.port}: a port is a number up to 65535; 0 takes any free one")
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     try:
         return socket.create_server((place.host, place.port), family=family, backlog=128)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"port {place.port} on {place.host} is in use: choose another with --port (0: any)"
+                f"port {place.port} on {place.host} is in use: choose another with {place.option} (0: any)"
             ) from error
-        raise ConfigError(f"cannot listen on {place.host}:{place.port} ({error}): choose --host and --port") from error
+        raise ConfigError(f"cannot listen on {place.host}:{place.port} ({error}): choose another address") from error
 
 
 def _config(app: object, place: Place) -> uvicorn.Config:

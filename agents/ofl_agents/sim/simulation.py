@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,6 +39,8 @@ from ofl_iot.workloads.base import Vector, Workload
 
 Runtime = Literal["live", "virtual"]
 LIVE_LIMIT_S = 600.0
+Beside = Callable[[Settings], AbstractAsyncContextManager[None]]
+"""What runs beside a live fleet, at the broker that its settings name; it is left while all parties still run."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,20 @@ class Simulation:
     """A federation of simulated devices; `run` returns its summary or raises."""
 
     def __init__(
-        self, settings: Settings, progress: Progress, runtime: Runtime, learning: Fleet, *, churn: bool = False
+        self,
+        settings: Settings,
+        progress: Progress,
+        runtime: Runtime,
+        learning: Fleet,
+        *,
+        churn: bool = False,
+        beside: Beside | None = None,
     ) -> None:
         self._settings = settings
         self._runtime = runtime
         self._progress = progress
         self._churning = churn
+        self._beside = beside
         self._churn: Churn | None = None
         self.model: Vector | None = None
         """The last global model, once the run is over."""
@@ -166,7 +178,8 @@ class Simulation:
                 servers = (COORDINATOR, DECRYPTOR) if self._decryptor else (COORDINATOR,)
                 links = {name: self._link(name, mqtt) for name in (*servers, *self._names())}
                 parties = self._live_parties(links, work_dir, executor)
-                await self._drive(list(parties.values()))
+                at_broker = msgspec.structs.replace(self._settings, mqtt=mqtt)
+                await self._drive(list(parties.values()), self._beside(at_broker) if self._beside else nullcontext())
         outcome = Outcome(
             {name: _agent(parties[name].machine) for name in self._names()},
             _coordinator(parties[COORDINATOR].machine),
@@ -216,25 +229,29 @@ class Simulation:
             )
         return parties
 
-    async def _drive(self, parties: list[LiveParty]) -> None:
+    async def _drive(self, parties: list[LiveParty], beside: AbstractAsyncContextManager[None]) -> None:
         """Run all parties until the coordinator has finished; a party that dies ends the run."""
         tasks = [asyncio.create_task(party.run(), name=party.name) for party in parties]
         coordinator = parties[0]
-        deadline = time.monotonic() + LIVE_LIMIT_S
         try:
-            while not self._finished(_coordinator(coordinator.machine)):
-                ended, _ = await asyncio.wait(tasks, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
-                for task in ended:
-                    raise SimulationError(f"{task.get_name()} ended before the run did") from task.exception()
-                if time.monotonic() > deadline:
-                    raise SimulationError(
-                        f"only {self._progress.completed} of {self._settings.simulation.rounds} rounds "
-                        f"were completed in {LIVE_LIMIT_S:.0f} s"
-                    )
+            async with beside:
+                await self._until_finished(tasks, coordinator)
         finally:
             for party in parties:
                 party.stop()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until_finished(self, tasks: list[asyncio.Task[None]], coordinator: LiveParty) -> None:
+        deadline = time.monotonic() + LIVE_LIMIT_S
+        while not self._finished(_coordinator(coordinator.machine)):
+            ended, _ = await asyncio.wait(tasks, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                raise SimulationError(f"{task.get_name()} ended before the run did") from task.exception()
+            if time.monotonic() > deadline:
+                raise SimulationError(
+                    f"only {self._progress.completed} of {self._settings.simulation.rounds} rounds "
+                    f"were completed in {LIVE_LIMIT_S:.0f} s"
+                )
 
     # --- both
 

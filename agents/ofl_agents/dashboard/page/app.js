@@ -12,6 +12,7 @@ import { store } from './store.js';
 const PAGES = { fleet: Fleet, learning: Learning, device: Device, rounds: Rounds, alerts: Alerts };
 const CHORD_MS = 1200;
 const SAY_MS = 4000;
+const HIDDEN_MS = 10000;
 let page = null;
 let ready = false;                             // a whole view is here
 
@@ -20,7 +21,6 @@ let ready = false;                             // a whole view is here
 function live(state, text) {
   $('#live').dataset.state = state;
   $('#live-text').textContent = text;
-  document.body.classList.toggle('stale', state === 'down' && ready);
 }
 
 function chrome() {
@@ -43,13 +43,13 @@ function banner() {
   const deaf = ready && !cut && store.view.observer.link === 'down';
   const node = $('#banner');
   node.hidden = !ready || !(cut || deaf);
+  document.body.classList.toggle('stale', !node.hidden);
   if (node.hidden) return;
   const at = deaf && store.view.observer.last_message_s != null ? store.view.observer.last_message_s : store.now;
   put(node, cut
     ? html`<b>No word from the observer.</b> What you see is from ${fmt.clock(at)} UTC. The fleet goes on without this page; trying again every few seconds. <button type="button" id="retry">Try now</button>`
     : html`<b>The observer has no link to the broker.</b> What you see is from ${fmt.clock(at)} UTC. It connects again by itself.`);
   if (cut) $('#retry').onclick = () => link.start();
-  document.body.classList.toggle('stale', true);
 }
 
 let lastSaid = 0;
@@ -197,6 +197,14 @@ async function onCopy(event) {
   setTimeout(() => { button.textContent = 'Copy'; }, 1500);
 }
 
+/* A browser opens six connections to a host: a page that nobody looks at gives its stream back. */
+let hiding;
+function onVisibility() {
+  clearTimeout(hiding);
+  if (document.visibilityState === 'visible') { if (link.idle) link.start(); return; }
+  hiding = setTimeout(() => link.rest(), HIDDEN_MS);
+}
+
 async function start() {
   startTheme();
   put($('#main'), loading());
@@ -206,6 +214,9 @@ async function start() {
   $('#skip').onclick = (event) => { event.preventDefault(); $('#main').focus(); };
   document.addEventListener('keydown', onKey);
   document.addEventListener('click', onCopy);
+  document.addEventListener('visibilitychange', onVisibility);
+  window.addEventListener('pagehide', () => link.rest());
+  window.addEventListener('pageshow', (event) => { if (event.persisted) link.start(); });
   window.addEventListener('hashchange', route);
   let timer;
   window.addEventListener('resize', () => { clearTimeout(timer); timer = setTimeout(() => { if (page?.resize) page.resize(); }, 120); });

@@ -65,11 +65,11 @@ function planText(plan) {
   return html`Sends ${fmt.share(plan.gamma_up)} of its update, fetches ${fmt.share(plan.gamma_down)} of the model.${limit}`;
 }
 
-function amount(value, unit) {
-  if (value == null) return 'no limit';
+function amount(value, unit, unknown) {
+  if (value == null) return unknown;
   return unit === 'B' ? fmt.bytes(value) : `${fmt.num(Math.round(value * 10) / 10)} ${unit}`;
 }
-const planRow = (p) => html`<tr class="${p.binding ? 'binds' : ''}"><th scope="row">${p.resource}${p.binding ? html` <span class="tag">binds</span>` : ''}<small>${p.note}</small></th><td class="r">${amount(p.need, p.unit)}</td><td class="r">${amount(p.limit, p.unit)}</td><td>${p.limit == null || p.need == null ? '' : meter(p.limit ? p.need / p.limit : 1, p.binding ? 'm-bind' : '')}</td></tr>`;
+const planRow = (p) => html`<tr class="${p.binding ? 'binds' : ''}"><th scope="row">${p.resource}${p.binding ? html` <span class="tag">binds</span>` : ''}<small>${p.note}</small></th><td class="r">${amount(p.need, p.unit, '–')}</td><td class="r">${amount(p.limit, p.unit, 'no limit')}</td><td>${p.limit == null || p.need == null ? '' : meter(p.limit ? p.need / p.limit : 1, p.binding ? 'm-bind' : '')}</td></tr>`;
 
 export const Device = {
   title: 'Device',

@@ -51,7 +51,7 @@ export function secondsLeft(round) {
 function costTile() {
   const done = closedRounds().filter((round) => roundBytes(round) != null);
   const last = done.at(-1);
-  if (!last) return tile({ href: '#/learning', name: 'Cost of a round', big: '–', sub: 'no round was closed yet' });
+  if (!last) return tile({ href: '#/learning', name: 'Cost of a round', big: '–', sub: closedRounds().length ? 'nobody has told it yet' : 'no round was closed yet' });
   const [big, unit] = fmt.bytes(roundBytes(last)).split(' ');
   const online = store.view.devices.filter((d) => d.online).length;
   const each = ((last.bytes.devices_up || 0) + (last.bytes.down || 0)) / Math.max(1, online);

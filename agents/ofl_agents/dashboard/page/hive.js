@@ -1,5 +1,5 @@
 /* The map: a cluster is a comb, its leader the middle cell. A device keeps its place; only a handover moves two cells. */
-import { HEXAGON, STATES, linkLevel, reason } from './parts.js';
+import { STATES, linkLevel, reason } from './parts.js';
 import { $, $$, fmt, html, put } from './text.js';
 import { store } from './store.js';
 

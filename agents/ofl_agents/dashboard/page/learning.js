@@ -1,10 +1,9 @@
 /* Learning: a verdict in words, four charts with one cursor, the budget over the fleet, the same as a table. */
 import { chart, indexAt, setCursor } from './charts.js';
 import { $, $$, fmt, html, put } from './text.js';
-import { closedRounds, roundBytes, roundSeconds, store } from './store.js';
+import { closedRounds, roundBytes, roundSeconds, stagesOf, store } from './store.js';
 
 const RANGES = [12, 24, 48];
-const STAGES = [['s-one', 'collect'], ['s-two', 'score'], ['s-four', 'decrypt'], ['s-three', 'publish']];
 const SENDERS = [['s-one', 'devices up', 'devices_up'], ['s-two', 'leaders up (ciphertexts)', 'leaders_up'], ['s-three', 'down', 'down']];
 
 const LAYOUT = html`<div class="pagehead"><h1>Learning</h1><p class="lead" id="verdict"></p><div class="seg" role="group" aria-label="Rounds shown">${RANGES.map((n) => html`<button type="button" data-range="${n}" data-key="n-${n}">${n}</button>`)}</div></div>
@@ -97,11 +96,12 @@ export const Learning = {
     const accuracy = rounds.map((r) => r.accuracy);
     const column = (part, name) => rounds.map((r) => r[part][name] || 0);
     const figure = (id, title, legend, o, latest) => html`<figure class="card fig" tabindex="0" role="img" data-key="${id}" aria-label="${title}${xs.length ? `, rounds ${xs[0]} to ${xs.at(-1)}` : ''}; last value ${latest}. Left and right keys read single rounds."><figcaption><h2>${title}</h2><b class="now">${latest}</b></figcaption>${chart({ xs, ...o }, width)}${legend}</figure>`;
+    const stages = stagesOf(rounds);
     const online = Math.max(10, Math.ceil(store.view.devices.length / 10) * 10);
     put($('#charts'), html`
       ${figure('c1', 'Accuracy', key([['s-main', 'on held-out records of the coordinator'], ['k-abandoned', 'round abandoned'], ['k-clear', 'not encrypted']]), { kind: 'line', y: accuracyRange(accuracy), format: (v) => fmt.pct(v), marks: marksOf(rounds), series: [{ cls: 's-main', values: accuracy, area: true }] }, fmt.pct(last?.accuracy, 1))}
-      ${figure('c2', 'Bytes per round', key(SENDERS), { kind: 'bars', format: fmt.bytes, unit: 1024, series: SENDERS.map(([cls, , name]) => ({ cls, values: column('bytes', name) })) }, last ? fmt.bytes(roundBytes(last)) : '–')}
-      ${figure('c3', 'Time per round', key(STAGES), { kind: 'bars', format: (v) => `${fmt.num(Math.round(v * 10) / 10)} s`, series: STAGES.map(([cls, name]) => ({ cls, values: column('seconds', name) })) }, last ? fmt.dur(roundSeconds(last)) : '–')}
+      ${figure('c2', 'Bytes per round', key(SENDERS), { kind: 'bars', format: fmt.bytes, unit: Math.max(...rounds.map(roundBytes), 0) < 1048576 ? 1024 : 1048576, series: SENDERS.map(([cls, , name]) => ({ cls, values: column('bytes', name) })) }, last ? fmt.bytes(roundBytes(last)) : '–')}
+      ${figure('c3', 'Time per round', key(stages), { kind: 'bars', format: (v) => `${fmt.num(Math.round(v * 10) / 10)} s`, series: stages.map(([cls, name]) => ({ cls, values: column('seconds', name) })) }, last ? fmt.dur(roundSeconds(last)) : '–')}
       ${figure('c4', 'Participation', key([['s-one', 'devices in the round'], ['s-five', 'devices online']]), { kind: 'line', y: [0, online], format: (v) => fmt.num(Math.round(v)), series: [{ cls: 's-five', values: rounds.map((r) => r.online) }, { cls: 's-one', values: rounds.map((r) => (r.state === 'abandoned' ? null : r.devices)), area: true }] }, last ? `${last.devices} of ${last.online}` : '–')}`);
   },
 

@@ -28,10 +28,11 @@ export async function enter(token) {
 
 /** Keeps `store` up to date; calls on.whole(), on.delta(change), on.tick(), on.up(), on.down(), on.fail(error). */
 export class Link {
-  constructor(on) { this.on = on; this.source = null; this.watch = null; this.timer = null; }
+  constructor(on) { this.on = on; this.source = null; this.watch = null; this.timer = null; this.idle = false; }
 
   async start() {
     this.stop();
+    this.idle = false;
     try {
       const view = await ask('api/view');
       if (view.schema !== SCHEMA) throw new OtherVersion(view.schema);
@@ -41,6 +42,7 @@ export class Link {
       else this.lost();
       return;
     }
+    if (this.idle) return;
     this.on.whole();
     this.listen();
   }
@@ -72,6 +74,9 @@ export class Link {
     this.on.down();
     this.timer = setTimeout(() => this.start(), AGAIN_MS);
   }
+
+  /** Give the stream back until `start`. */
+  rest() { this.stop(); this.idle = true; }
 
   stop() {
     clearTimeout(this.watch);

@@ -42,9 +42,12 @@ export function linkLevel(device) {
 export const linkDots = (device) => html`<span class="dots" data-n="${linkLevel(device)}" aria-hidden="true"><i></i><i></i><i></i></span>`;
 export const linkText = (device) => (device.online ? html`${linkDots(device)} ${fmt.rate(device.link.mbps)}` : 'none');
 
+/* A text that begins with its subject need not name it twice. */
+const without = (text, subject) => (text.startsWith(`${subject} `) ? text.slice(subject.length + 1) : text);
+
 export function feed(events) {
   if (!events.length) return html`<li class="quiet">Nothing yet.</li>`;
-  return html`${events.map((event) => html`<li class="k-${event.kind}"><span class="ic" aria-hidden="true">${KINDS.get(event.kind) || '·'}</span><span class="tx"><b>${store.byId.has(event.subject) ? deviceLink(event.subject) : event.subject}</b> ${event.text}</span>${when(event.at_s)}</li>`)}`;
+  return html`${events.map((event) => html`<li class="k-${event.kind}"><span class="ic" aria-hidden="true">${KINDS.get(event.kind) || '·'}</span><span class="tx"><b>${store.byId.has(event.subject) ? deviceLink(event.subject) : event.subject}</b> ${without(event.text, event.subject)}</span>${when(event.at_s)}</li>`)}`;
 }
 
 export function tile({ href, name, big, unit = '', sub = '', extra = '', cls = '' }) {

@@ -3,10 +3,9 @@ import { deviceLink, meter, when } from './parts.js';
 import { askRound } from './link.js';
 import { secondsLeft } from './fleet.js';
 import { $, fmt, html, put } from './text.js';
-import { roundBytes, roundSeconds, store } from './store.js';
+import { roundBytes, roundSeconds, stagesOf, store } from './store.js';
 
 const MARKS = { closed: '●', abandoned: '✕', open: '○' };
-const STAGES = [['s-one', 'collect'], ['s-two', 'score'], ['s-four', 'decrypt'], ['s-three', 'publish']];
 const VERDICTS = { 'weighed down': 'weighed-down' };
 
 function layout() {
@@ -41,13 +40,14 @@ function sentence(r) {
 function stages(r) {
   const total = Math.max(0.001, roundSeconds(r) || 0);
   let from = 0;
-  const bars = STAGES.map(([cls, name]) => {
+  const told = stagesOf([r]);
+  const bars = told.map(([cls, name]) => {
     const width = 100 * (r.seconds[name] || 0) / total;
     const bar = html`<rect class="${cls}" x="${from.toFixed(2)}" width="${Math.max(0, width - 0.4).toFixed(2)}" height="10"/>`;
     from += width;
     return bar;
   });
-  return html`<svg class="stages" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">${bars}</svg><ul class="key">${STAGES.map(([cls, name]) => html`<li><i class="sw ${cls}"></i>${name} ${r.seconds[name] == null ? '–' : `${fmt.fixed(r.seconds[name], 1)} s`}</li>`)}</ul>`;
+  return html`<svg class="stages" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">${bars}</svg><ul class="key">${told.map(([cls, name]) => html`<li><i class="sw ${cls}"></i>${name} ${r.seconds[name] == null ? '–' : `${fmt.fixed(r.seconds[name], 1)} s`}</li>`)}</ul>`;
 }
 
 function contribution(c, open, most, names) {

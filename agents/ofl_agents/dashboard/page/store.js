@@ -55,3 +55,8 @@ function sum(parts) {
 }
 export const roundBytes = (round) => sum(round.bytes);
 export const roundSeconds = (round) => sum(round.seconds);
+
+const STAGES = [['s-one', 'collect'], ['s-two', 'score'], ['s-four', 'decrypt'], ['s-three', 'publish']];
+const COARSE = [['s-one', 'collect'], ['s-four', 'aggregate']];
+/** The stages of rounds with their colours: all of them, or what comes after collecting as one where no more is told. */
+export const stagesOf = (rounds) => (rounds.some((round) => round.seconds.aggregate != null) ? COARSE : STAGES);

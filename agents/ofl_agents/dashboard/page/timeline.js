@@ -77,7 +77,7 @@ class Lanes {
 
   stop(stop) {
     const from = this.X(stop.from);
-    const inside = this.X(stop.to) - from > 7 * stop.text.length;
+    const inside = this.X(stop.to) - from > 5.6 * stop.text.length;
     const y = this.top(2) + this.high / 2 + 4;
     const text = this.small ? html`<text class="stopname" x="${this.W - GAP}" y="${2 * this.lane + 16}" text-anchor="end">${stop.text}</text>`
       : inside ? html`<text class="stopname" x="${(from + 6).toFixed(1)}" y="${y}">${stop.text}</text>`

@@ -310,6 +310,8 @@ class JobFailed:
     term: int = 0
     attempt: int = 0
     """Term and attempt of a key generation; 0 for any other job."""
+    error: type[Exception] = field(default=Exception, compare=False)
+    """What it raised; `reason` tells it in words."""
 
 
 Event: TypeAlias = (

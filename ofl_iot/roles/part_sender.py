@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from ofl_iot.protocol.messages import Part
-
-MAX_BACKOFF = 16
+from ofl_iot.roles.backoff import resend_after_s
 
 
 class PartSender:
@@ -47,8 +46,7 @@ class PartSender:
         ready += islice((number for number in self._unsent if number in self._unconfirmed), room - len(ready))
         for number in ready:
             self._tries[number] += 1
-            # Each try waits twice as long, so that a slow link is not filled with copies.
-            self._send_again(number, now + self._resend_s * min(1 << (self._tries[number] - 1), MAX_BACKOFF))
+            self._send_again(number, now + resend_after_s(self._resend_s, self._tries[number]))
         return [self._parts[number] for number in ready]
 
     def _take_overdue(self, now: float) -> list[int]:

@@ -17,7 +17,7 @@ class BodyExchange:
     def __init__(self, term: int, number: int, *, resend_s: float, max_bytes: int) -> None:
         self.term = term
         self.number = number
-        self._resend_s = resend_s
+        self.resend_s = resend_s
         self._max_bytes = max_bytes
         self._senders: dict[tuple[str, str], PartSender] = {}
         self._joiners: dict[tuple[str, str], BodyJoiner] = {}
@@ -29,7 +29,7 @@ class BodyExchange:
     def send(self, peer: str, stage: str, body: bytes) -> None:
         """Begin to send a body; `due` says what to publish when."""
         parts = split_body(body, self.term, self.number, stage)
-        self._senders[peer, stage] = PartSender(parts, resend_s=self._resend_s)
+        self._senders[peer, stage] = PartSender(parts, resend_s=self.resend_s)
         self._restart_deadline((peer, stage))
 
     def send_only(self, stage: str) -> None:
@@ -50,7 +50,7 @@ class BodyExchange:
     def due(self, now: float) -> list[tuple[str, Part]]:
         """Peers and parts to send now."""
         for key, sender in self._senders.items():
-            if now > self._until.setdefault(key, now + PATIENCE * self._resend_s) and not sender.done:
+            if now > self._until.setdefault(key, now + PATIENCE * self.resend_s) and not sender.done:
                 self._given_up.add(key)
         return [(key[0], part) for key, sender in self._hoped_for() for part in sender.due(now)]
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from ofl_iot.errors import PrivacyError
 from ofl_iot.privacy.events import Budget, DpSgdSteps, Unprotected
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.lives import Account
@@ -19,6 +20,7 @@ from ofl_iot.roles.device.machine import DeviceMachine
 from ofl_iot.roles.device.privacy_guard import TABLE, PrivacyRules
 from ofl_iot.roles.device.profile import DeviceRules
 from ofl_iot.roles.events import JobFailed, LedgerOpened, LinkUp, Started, Trained
+from ofl_iot.roles.job_kinds.base import failure_of
 from ofl_iot.roles.job_kinds.device import OpenLedger, TrainLocally
 from ofl_iot.roles.reports.device import LedgerLost, TrainingDiscarded, WorkDropped
 from ofl_iot.roles.settings import DownloadRules, TrainingRules, UploadRules
@@ -219,7 +221,8 @@ def test_data_that_shrink_are_planned_anew_before_anything_is_trained() -> None:
     bench.allow(None, steps=100)
     (job,) = jobs(bench.reach_training(), TrainLocally)
     assert job.sampling_rate == 0.1
-    commands = bench.give(JobFailed(TrainLocally, "PrivacyError: 5 records are fewer than were planned for"))
+    refusal = PrivacyError("5 records are fewer than were planned for")
+    commands = bench.give(failure_of(TrainLocally(np.zeros(1, np.float32), 1), refusal))
     (opening,) = jobs(commands, OpenLedger)
     assert bench.ledger.steps_spent == 0, "nothing ran, nothing is paid"
     assert bench.machine.guard.needs_ledger

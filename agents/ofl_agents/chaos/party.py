@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
 
@@ -29,6 +29,8 @@ from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import Machine
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
+from ofl_iot.roles.job_kinds.base import Job
+from ofl_iot.roles.job_kinds.device import TrainLocally
 from ofl_iot.roles.reports.base import Report
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 from ofl_iot.roles.store_identity import TABLE as STORE
@@ -180,9 +182,9 @@ class SlowTraining:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def seconds(self, job: Any) -> float:
+    def seconds(self, job: Job) -> float:
         """Return how long a job takes."""
-        return self._seconds if type(job).__name__ == "TrainLocally" else 0.0
+        return self._seconds if isinstance(job, TrainLocally) else 0.0
 
 
 def _toolbox(plan: LivePlan, slot: int | None) -> Toolbox:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ofl_iot.crypto.lean.quantiser import blocks, first_bounds
+from ofl_iot.roles.backoff import backoff_s
 from ofl_iot.roles.settings import RoundRules
 from ofl_iot.roles.storage import Put, Stored, StoreOp
 
@@ -119,5 +120,5 @@ class RoundProgress:
 
         interval · 2^(idle - 2), at most `idle_interval_s`
         """
-        doublings = min(max(0, self._idle - _IDLE_BEFORE_SLOWER), 64)
-        return max(self._rules.interval_s, min(self._rules.interval_s * 2.0**doublings, self._rules.idle_interval_s))
+        longest_s = max(self._rules.interval_s, self._rules.idle_interval_s)
+        return backoff_s(self._rules.interval_s, self._idle - _IDLE_BEFORE_SLOWER, longest_s)

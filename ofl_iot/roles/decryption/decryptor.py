@@ -39,6 +39,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.job_kinds.keys import FinalDecrypt, ServerDecrypt
 from ofl_iot.roles.reports.keys import DecryptionAsked, DecryptionFailed, ShareRefused, WrongShare
+from ofl_iot.roles.resend import send_due
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
@@ -331,12 +332,8 @@ class DecryptorMachine:
             yield from self._send_answer(now)
 
     def _send_answer(self, now: float) -> Iterator[Command]:
-        if self._outgoing is None:
-            return
-        for _, part in self._outgoing.due(now):
-            yield _to_coordinator(part)
-        if self._outgoing.pending:
-            yield SetTimer(_ANSWER_RESEND, now + self._rules.resend_s)
+        if self._outgoing is not None:
+            yield from send_due(self._outgoing, _ANSWER_RESEND, lambda _, part: _to_coordinator(part), now)
 
     def _exchange(self, term: int, round_no: int) -> BodyExchange:
         return BodyExchange(term, round_no, resend_s=self._rules.resend_s, max_bytes=_MAX_ASK_BYTES)

@@ -20,6 +20,7 @@ from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish, SetTimer, Subscribe
 from ofl_iot.roles.decryption.requester import DEADLINE, DESK, MODEL, RESEND, SCORES, TOO_FEW, SealedRound, label_of
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked
+from ofl_iot.roles.resend import send_due
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
@@ -142,10 +143,7 @@ class RemoteDecryption:
         """Send what was not confirmed."""
         if self._exchange is None:
             return
-        for _, part in self._exchange.due(now):
-            yield to_decryptor(part)
-        if self._exchange.pending:
-            yield SetTimer(RESEND, now + self._rules.resend_s)
+        yield from send_due(self._exchange, RESEND, lambda _, part: to_decryptor(part), now)
 
     def _wait(self, now: float) -> Iterator[Command]:
         yield SetTimer(DEADLINE, now + self._rules.decryption_deadline_s / 2)

@@ -10,6 +10,7 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import CancelTimer, Command, Publish, SetTimer
+from ofl_iot.roles.resend import send_due
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
@@ -176,7 +177,9 @@ class ShareCollector:
 
     def send_due(self, now: float) -> Iterator[Command]:
         """Send what was not confirmed."""
-        for peer, part in self._exchange.due(now):
-            yield Publish(Topic(self._desk.kind, self._desk.me, DeviceId(peer)), part)
-        if self._exchange.pending:
-            yield SetTimer(self._desk.resend, now + self._rules.resend_s)
+        yield from send_due(
+            self._exchange,
+            self._desk.resend,
+            lambda peer, part: Publish(Topic(self._desk.kind, self._desk.me, DeviceId(peer)), part),
+            now,
+        )

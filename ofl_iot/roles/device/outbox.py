@@ -28,11 +28,11 @@ from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.lives import Account
 from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.topics import Kind
+from ofl_iot.roles.backoff import resend_after_s
 from ofl_iot.roles.device.send_pace import SendPace
 from ofl_iot.roles.storage import Delete, Key, Put, StoreOp
 
 TABLE = "device.outbox"
-MAX_BACKOFF = 16
 MAX_SEQ = 2**53
 """No chunk has a number beyond: what is left above it keeps every number that others derive readable."""
 
@@ -54,8 +54,8 @@ class OutboxEntry:
         return None if now is None or self.sent_at is None or self.tries != 1 else now - self.sent_at
 
     def due_at(self, resend_s: float) -> float:
-        """When to send it (again): each try waits twice as long, so that a slow link is not filled with copies."""
-        return 0.0 if self.sent_at is None else self.sent_at + resend_s * min(1 << max(0, self.tries - 1), MAX_BACKOFF)
+        """When to send it (again)."""
+        return 0.0 if self.sent_at is None else self.sent_at + resend_after_s(resend_s, self.tries)
 
 
 class Outbox:

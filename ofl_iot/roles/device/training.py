@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ofl_iot.errors import PrivacyError
 from ofl_iot.privacy.planning import ROUNDED_UP
 from ofl_iot.protocol.values import bounded
+from ofl_iot.roles.backoff import backoff_s
 from ofl_iot.roles.commands import Command, Compute, Persist, SetTimer
 from ofl_iot.roles.device.ledger_watch import LedgerWatch
 from ofl_iot.roles.device.local_model import LocalModel
@@ -168,13 +169,13 @@ class Training:
         if failure != self._failure:
             yield JobFailure(job=event.job.__name__, reason=event.reason)
         self._failure = failure
-        yield from self.rest(min(_LONGEST_RETRY_S, _RETRY_S * 2**self._failures), now)
+        yield from self.rest(backoff_s(_RETRY_S, self._failures, _LONGEST_RETRY_S), now)
 
     def _discarded(self, failed: JobFailed, now: float) -> Iterator[Command]:
         """Refund a training that failed; where the data changed, have the budget planned anew."""
         if failed.job is TrainLocally:
             yield from self._paid_back()
-            if failed.reason.startswith(PrivacyError.__name__) and not self._guard.needs_ledger:
+            if issubclass(failed.error, PrivacyError) and not self._guard.needs_ledger:
                 self._guard.reopen()
                 yield from self._ledger.open(now)
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ofl_iot.protocol.key_messages import KeyOpen, ServerDecAsk
-from ofl_iot.roles.events import (
-    JobFailed,
-)
+from ofl_iot.roles.events import JobFailed
 
 
 class Role(enum.Enum):
@@ -94,4 +92,4 @@ def failure_of(job: Job, error: Exception, culprits: tuple[str, ...] = (), suspe
     """Return the event that a job which raised comes back as."""
     number = job.number
     reason = f"{type(error).__name__}: {error}"
-    return JobFailed(type(job), reason, culprits, suspects, number.round_no, number.term, number.attempt)
+    return JobFailed(type(job), reason, culprits, suspects, number.round_no, number.term, number.attempt, type(error))

@@ -24,6 +24,7 @@ from ofl_iot.roles.events import KeysMade
 from ofl_iot.roles.job_kinds.keys import CoordinatorKey, MakeKeys
 from ofl_iot.roles.keys.participant import AGAIN, FAULT, MAX_BODY_BYTES, MAX_REPEATS, OPEN, ROUND1, ROUND2
 from ofl_iot.roles.reports.keys import JointKeyReady, KeyGenerationBegun, KeyGenerationDisputed, KeyGenerationSlow
+from ofl_iot.roles.resend import send_due
 from ofl_iot.roles.settings import ProtectionRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
@@ -312,12 +313,13 @@ class KeyCeremony:
 
     def send_due(self, now: float) -> Iterator[Command]:
         """Send what was not confirmed."""
-        if self._exchange is None:
-            return
-        for peer, part in self._exchange.due(now):
-            yield Publish(Topic(Kind.KEYS, COORDINATOR, DeviceId(peer)), part)
-        if self._exchange.pending:
-            yield SetTimer(RESEND, now + self._rules.resend_s)
+        if self._exchange is not None:
+            yield from send_due(
+                self._exchange,
+                RESEND,
+                lambda peer, part: Publish(Topic(Kind.KEYS, COORDINATOR, DeviceId(peer)), part),
+                now,
+            )
 
 
 def _leaders(opened: KeyOpen) -> set[str]:

@@ -20,7 +20,7 @@ from ofl_iot.protocol.messages import Assignment, Part, PartReceipt, RoundOpen
 from ofl_iot.protocol.parts import digest_of
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.base import collect
-from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer, Subscribe
+from ofl_iot.roles.commands import Command, Compute, Persist, Publish, Subscribe
 from ofl_iot.roles.events import (
     Arrived,
     DecryptionAnswered,
@@ -41,6 +41,7 @@ from ofl_iot.roles.keys.participant import RESEND as KEY_RESEND
 from ofl_iot.roles.keys.participant import KeyParticipant
 from ofl_iot.roles.keys.usage import KeyUsage
 from ofl_iot.roles.reports.keys import KeyWorkFailed, ShareWithheld
+from ofl_iot.roles.resend import send_due
 from ofl_iot.roles.storage import DeleteTable, Put, Stored, StoreOp
 from ofl_iot.roles.transfer import BodyExchange
 
@@ -332,11 +333,9 @@ class KeyHolder:
         yield from self._send(now)
 
     def _send(self, now: float) -> Iterator[Command]:
-        if self._exchange is None:
-            return
-        for _, part in self._exchange.due(now):
-            yield Publish(Topic(Kind.SHARE, self._me), part)
-        yield SetTimer(_RESEND, now + self._resend_s) if self._exchange.pending else CancelTimer(_RESEND)
+        if self._exchange is not None:
+            to_server = Topic(Kind.SHARE, self._me)
+            yield from send_due(self._exchange, _RESEND, lambda _, part: Publish(to_server, part), now)
 
 
 def _most_bytes(key: KeyMaterial, own: OpenBody) -> int:

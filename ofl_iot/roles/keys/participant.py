@@ -21,10 +21,11 @@ from ofl_iot.protocol.key_messages import KeyOpen
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.parts import TARGET_PART_BYTES
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.roles.commands import CancelTimer, Command, Compute, Persist, Publish, SetTimer
+from ofl_iot.roles.commands import Command, Compute, Persist, Publish
 from ofl_iot.roles.events import JobFailed, KeysBegun, KeysFinished, SealingKeyMade
 from ofl_iot.roles.job_kinds.keys import BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey
 from ofl_iot.roles.reports.keys import KeyShareReady
+from ofl_iot.roles.resend import send_due
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
 from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
@@ -352,11 +353,13 @@ class KeyParticipant:
             )
 
     def _send(self, now: float) -> Iterator[Command]:
-        if self._exchange is None:
-            return
-        for peer, part in self._exchange.due(now):
-            yield Publish(Topic(Kind.KEYS, self._me, DeviceId(peer)), part)
-        yield SetTimer(RESEND, now + self._resend_s) if self._exchange.pending else CancelTimer(RESEND)
+        if self._exchange is not None:
+            yield from send_due(
+                self._exchange,
+                RESEND,
+                lambda peer, part: Publish(Topic(Kind.KEYS, self._me, DeviceId(peer)), part),
+                now,
+            )
 
 
 def _age(material: KeyMaterial) -> tuple[int, int]:

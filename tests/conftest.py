@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from ofl_broker.embedded import EmbeddedBroker
+from tests.closing import closing_sentence
 from tests.waiting import DEADLINE_S
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,6 +35,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Close with what was skipped for want of a broker."""
+    reports = terminalreporter.stats.get("skipped", [])
+    told = closing_sentence((report.nodeid.partition("::")[0], str(report.longrepr)) for report in reports)
+    if told:
+        terminalreporter.ensure_newline()
+        terminalreporter.write_line(told)
 
 
 @pytest.fixture

@@ -244,6 +244,7 @@ class DeviceToolbox:
             precision=self._rules.upload.values,
             target_bytes=self._rules.upload.chunk_bytes,
             bounds=self._rounding.bounds if self._rounding else None,
+            rng=self._rng,
         )
         if self._rounding and self._rules.upload.values == "byte":
             self._rounding.check(chosen.indices, chosen.values, pieces)

@@ -17,8 +17,8 @@ from ofl_iot.protocol.values import (
     FLOAT16_MAX,
     LOUD,
     SEGMENT_BYTES,
+    BlockPrecision,
     Edges,
-    Precision,
     SegmentedDType,
     Values,
     bounded,
@@ -100,7 +100,7 @@ def encode_batches(
     cumulative_change: npt.NDArray[np.float64],
     lengths: Lengths,
     values: Values,
-    precision: Precision,
+    precision: BlockPrecision,
     *,
     cuts: Edges = _NO_CUTS,
 ) -> tuple[BlockBatch, ...]:
@@ -133,7 +133,7 @@ def encode_batches(
 
 
 def _choose_codes(
-    starts: Lengths, lengths: Lengths, values: Values, precision: Precision, cuts: Edges
+    starts: Lengths, lengths: Lengths, values: Values, precision: BlockPrecision, cuts: Edges
 ) -> tuple[npt.NDArray[np.str_], Edges, Values]:
     """Return how each block is coded, where segments begin, and the scale of each segment for bytes."""
     segments = np.union1d(starts, cuts) if len(cuts) else starts

@@ -5,7 +5,9 @@ A chunk covers a range of the model and says which parameters of that range it h
 - dense: all of them (no index bytes),
 - bitmap: one bit a parameter of the range,
 - gaps: per selected parameter the number of parameters skipped since the last one, in bytes; 255 means "255 skipped,
-  none selected yet, read on". At gamma = 0.1 that is 1.0 byte an index (the entropy is 0.6, a bitmap takes 1.25).
+  none selected yet, read on". At gamma = 0.1 that is 1.0 byte an index (the entropy is 0.6, a bitmap takes 1.25),
+- rice: the gaps by a Rice code (`protocol/rice.py`), 0.6 byte an index; with values of four bits alone, which no older
+  program reads either.
 
 Its values are coded in a precision of `protocol/values.py`. What rounding takes is not lost: a device counts as
 released what `read_values` gives, unless values carry the noise of privacy mode `paper` (see `LocalModel`).
@@ -23,9 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ofl_iot.protocol.lives import Account, StoreId
+from ofl_iot.protocol.nibbles import MAX_SEGMENT as MOST_NIBBLES
+from ofl_iot.protocol.rice import decode_gaps, encode_gaps
 from ofl_iot.protocol.values import (
+    MAX_SEGMENT,
     Precision,
-    SegmentedDType,
+    SparseDType,
     Values,
     bounded,
     check_values,
@@ -37,14 +42,14 @@ from ofl_iot.protocol.values import (
 
 Indices = npt.NDArray[np.int64]
 
-BYTES_PER_PARAMETER: Mapping[Precision, float] = {"byte": 2.0, "half": 3.0, "single": 5.0}
+BYTES_PER_PARAMETER: Mapping[Precision, float] = {"nibble": 1.11, "byte": 2.0, "half": 3.0, "single": 5.0}
 """What a selected parameter takes on the wire: a value and a gap."""
 TARGET_CHUNK_BYTES = 32 * 1024
 MAX_CHUNK_BYTES = 256 * 1024
 MAX_MODEL_SIZE = 2**32
 _ESCAPE = 255
 
-_Coding = Annotated[str, msgspec.Meta(pattern=r"^[dbg]\Z")]
+_Coding = Annotated[str, msgspec.Meta(pattern=r"^[dbgr]\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
@@ -65,7 +70,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
     span: Annotated[int, msgspec.Meta(ge=1, le=MAX_MODEL_SIZE)]
     coding: _Coding
     index: Annotated[bytes, msgspec.Meta(max_length=MAX_CHUNK_BYTES)]
-    dtype: SegmentedDType
+    dtype: SparseDType
     values: Annotated[bytes, msgspec.Meta(min_length=2, max_length=MAX_CHUNK_BYTES)]
     update_no: _Count = 0
     """The same for all chunks of one release: a leader that counts updates must not count chunks."""
@@ -87,7 +92,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
 
     def read_indices(self) -> Indices:
         """Places in the model, ascending."""
-        return _decode_index(self.coding, self.index, self.span) + self.start
+        return _decode_index(self.coding, self.index, self.span, self.count) + self.start
 
     def read_values(self) -> Values:
         """The update at these places."""
@@ -123,11 +128,12 @@ def split_update(
     precision: Precision = "byte",
     target_bytes: int = TARGET_CHUNK_BYTES,
     bounds: Indices | None = None,
+    rng: np.random.Generator | None = None,
 ) -> list[Piece]:
     """Cut a sparse update (ascending `indices`) into chunks of about `target_bytes`, the most useful first.
 
     The sequence numbers are 1, 2, …: the outbox renumbers the chunks when they are released. `bounds` are where tensors
-    begin in the model: values of different tensors then have scales of their own.
+    begin in the model: values of different tensors then have scales of their own. Nibbles are rounded by `rng`.
     """
     _check_update(head, indices, values)
     if not len(indices):
@@ -140,7 +146,9 @@ def split_update(
     return [
         Piece(
             worth[place],
-            _chunk_of(head, seq, indices[parts[place]], values[parts[place]], precision=precision, bounds=bounds),
+            _chunk_of(
+                head, seq, indices[parts[place]], values[parts[place]], precision=precision, bounds=bounds, rng=rng
+            ),
         )
         for seq, place in enumerate(order, 1)
     ]
@@ -165,11 +173,13 @@ def _chunk_of(
     *,
     precision: Precision,
     bounds: Indices | None,
+    rng: np.random.Generator | None,
 ) -> Chunk:
     start, span = int(indices[0]), int(indices[-1] - indices[0]) + 1
-    coding, index = _encode_index(indices - start, span)
-    edges = segments_between(bounds, indices) if bounds is not None else None
-    dtype, coded = encode_values(values, precision, edges)
+    coding, index = _encode_index(indices - start, span, tight=precision == "nibble")
+    most = MOST_NIBBLES if precision == "nibble" else MAX_SEGMENT
+    edges = segments_between(bounds, indices, most) if bounds is not None else None
+    dtype, coded = encode_values(values, precision, edges, rng)
     return Chunk(
         term=head.term,
         seq=seq,
@@ -187,10 +197,14 @@ def _chunk_of(
     )
 
 
-def _encode_index(offsets: npt.NDArray[np.integer], span: int) -> tuple[str, bytes]:
+def _encode_index(offsets: npt.NDArray[np.integer], span: int, *, tight: bool = False) -> tuple[str, bytes]:
     if len(offsets) == span:
         return "d", b""
     gaps = np.diff(offsets, prepend=-1) - 1
+    if tight:
+        coded_gaps = encode_gaps(gaps.astype(np.int64))
+        if len(coded_gaps) <= (span + 7) // 8:
+            return "r", coded_gaps
     if gaps.max() < _ESCAPE and len(gaps) <= (span + 7) // 8:  # the usual case: no escapes, one byte a gap
         return "g", gaps.astype(np.uint8).tobytes()
     gap_ends = np.cumsum(gaps // _ESCAPE + 1)
@@ -203,9 +217,11 @@ def _encode_index(offsets: npt.NDArray[np.integer], span: int) -> tuple[str, byt
     return "b", np.packbits(chosen, bitorder="little").tobytes()
 
 
-def _decode_index(coding: str, index: bytes, span: int) -> Indices:
+def _decode_index(coding: str, index: bytes, span: int, count: int) -> Indices:
     if coding == "d":
         return np.arange(span, dtype=np.int64)
+    if coding == "r":
+        return np.cumsum(decode_gaps(index, count) + 1) - 1
     coded = np.frombuffer(index, np.uint8)
     if coding == "b":
         return np.flatnonzero(np.unpackbits(coded, count=span, bitorder="little"))
@@ -217,6 +233,10 @@ def _check_index(coding: str, index: bytes, span: int, count: int) -> None:
     """Raise ValueError unless `index` names `count` places below `span`, in its one canonical form."""
     if coding == "d":
         named, fits = span, not index
+    elif coding == "r":
+        gaps = decode_gaps(index, count)
+        # As floats first: gaps of a hostile code might add up beyond 64 bits.
+        named, fits = count, gaps.sum(dtype=np.float64) + count <= span
     elif coding == "b":
         named, fits = int.from_bytes(index, "little").bit_count(), len(index) == (span + 7) // 8
         fits = fits and (span % 8 == 0 or index[-1] >> (span % 8) == 0)

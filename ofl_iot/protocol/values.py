@@ -1,5 +1,6 @@
-"""Vectors of parameters as bytes, in one of three precisions:
+"""Vectors of parameters as bytes, in one of four precisions:
 
+- nibble: four bits a value (`protocol/nibbles.py`), for sparse updates alone,
 - byte: value = scale · q with whole q in [-127, 127] and one float32 scale a vector, largest |value| / 127 rounded
   up. A value is off by at most half a scale. The scale comes first, then the q. A vector in segments, which do not
   cross the edges of tensors, has a scale for each: a table (how many segments; length and scale of each) comes first.
@@ -17,18 +18,26 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ofl_iot.protocol.nibbles import LEVELS as NIBBLE_LEVELS
+from ofl_iot.protocol.nibbles import MAX_SEGMENT as MOST_NIBBLES
+from ofl_iot.protocol.nibbles import check_nibbles, count_nibbles, decode_nibbles, encode_nibbles
+
 Values = npt.NDArray[np.float32]
-Precision = Literal["byte", "half", "single"]
+BlockPrecision = Literal["byte", "half", "single"]
+"""Of whole blocks, of which nothing makes good what rounding takes."""
+Precision = Literal["nibble", "byte", "half", "single"]
 DType = Annotated[str, msgspec.Meta(pattern=r"^[bef]\Z")]
 """How a vector is coded: byte, half or single."""
 SegmentedDType = Annotated[str, msgspec.Meta(pattern=r"^[befs]\Z")]
 """The same, or bytes in segments."""
+SparseDType = Annotated[str, msgspec.Meta(pattern=r"^[befsn]\Z")]
+"""The same, or nibbles in segments."""
 Edges = npt.NDArray[np.int64]
 """Where segments of a vector begin, ascending from 0."""
 MAX_SEGMENT = 4096
 """Values that share a scale at most."""
 
-BYTES_PER_VALUE: Mapping[Precision, float] = {"byte": 1.0, "half": 2.0, "single": 4.0}
+BYTES_PER_VALUE: Mapping[BlockPrecision, float] = {"byte": 1.0, "half": 2.0, "single": 4.0}
 MAX_VALUE = 1e15
 """No update is as large; sums of what is not larger stay finite in float32, whoever sends them."""
 FLOAT16_MAX = 65504.0
@@ -43,7 +52,9 @@ SEGMENT_BYTES = _SEGMENT.itemsize
 """Bytes that a segment takes beside its values."""
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 """Below it float32 loses its precision, and a vector of zeros needs a scale, too."""
-_LARGEST_SCALE = float(np.nextafter(np.float32(MAX_VALUE / LEVELS), np.float32(0)))
+_LARGEST_SCALES = {
+    levels: float(np.nextafter(np.float32(MAX_VALUE / levels), np.float32(0))) for levels in (LEVELS, NIBBLE_LEVELS)
+}
 """Rounded down: no value that can be written is beyond MAX_VALUE."""
 
 
@@ -53,11 +64,18 @@ def bounded(values: Values) -> bool:
     return bool((np.abs(values) <= MAX_VALUE).all())
 
 
-def encode_values(values: Values, precision: Precision, edges: Edges | None = None) -> tuple[str, bytes]:
+def encode_values(
+    values: Values, precision: Precision, edges: Edges | None = None, rng: np.random.Generator | None = None
+) -> tuple[str, bytes]:
     """How the values are coded, and their code; there is at least one, and they are `bounded`.
 
-    `edges` are where segments of different scale begin; they matter to bytes only.
+    `edges` are where segments of different scale begin; they matter to bytes and nibbles only, `rng` to nibbles.
     """
+    if precision == "nibble":
+        cuts = np.arange(0, len(values), MOST_NIBBLES) if edges is None else edges
+        lengths = np.diff(np.append(cuts, len(values)))
+        scales = scales_for(np.maximum.reduceat(np.abs(values), cuts), NIBBLE_LEVELS)
+        return "n", encode_nibbles(values, lengths, scales, rng)
     largest = float(np.abs(values).max())
     if precision == "byte" and edges is not None and len(edges) > 1:
         return "s", _encode_segments(values, edges)
@@ -69,25 +87,23 @@ def encode_values(values: Values, precision: Precision, edges: Edges | None = No
     return "f", values.astype("<f4").tobytes()
 
 
-def scales_for(largest: npt.ArrayLike) -> Values:
-    """Largest value / 127, rounded up to float16's 11 bits: more would tell the low bits of a perhaps noisy value."""
-    mantissa, exponent = np.frexp(np.asarray(largest, np.float64) / LEVELS)
+def scales_for(largest: npt.ArrayLike, levels: int = LEVELS) -> Values:
+    """Largest value / levels, rounded up to float16's 11 bits: more would tell low bits of a perhaps noisy value."""
+    mantissa, exponent = np.frexp(np.asarray(largest, np.float64) / levels)
     rounded = np.ldexp(np.ceil(mantissa * 2**11), exponent - 11)
-    scales: Values = np.clip(rounded, _LEAST_SCALE, _LARGEST_SCALE).astype(np.float32)
+    scales: Values = np.clip(rounded, _LEAST_SCALE, _LARGEST_SCALES[levels]).astype(np.float32)
     return scales
 
 
-def segments_between(bounds: Edges, indices: npt.NDArray[np.integer]) -> Edges:
-    """Where segments of a sparse update begin, of at most 4,096 values, none across the edge of a tensor.
+def segments_between(bounds: Edges, indices: npt.NDArray[np.integer], most: int = MAX_SEGMENT) -> Edges:
+    """Where segments of a sparse update begin, of at most so many values, none across the edge of a tensor.
 
     `bounds` are where tensors begin in the model, `indices` the places of the values, ascending.
     """
     inner = np.searchsorted(indices, bounds)
     cuts = np.unique(np.concatenate([[0], inner[(inner > 0) & (inner < len(indices))]]))
     lengths = np.diff(np.append(cuts, len(indices)))
-    return np.concatenate(
-        [np.arange(cut, cut + length, MAX_SEGMENT) for cut, length in zip(cuts, lengths, strict=True)]
-    )
+    return np.concatenate([np.arange(cut, cut + length, most) for cut, length in zip(cuts, lengths, strict=True)])
 
 
 def _encode_segments(values: Values, edges: Edges) -> bytes:
@@ -128,6 +144,8 @@ def _check_segments(coded: bytes) -> None:
 
 def decode_values(dtype: str, coded: bytes) -> Values:
     """The values of a code that `check_values` accepts."""
+    if dtype == "n":
+        return decode_nibbles(coded)
     if dtype == "s":
         table = _read_segments(coded)
         values = np.frombuffer(coded, np.int8, offset=_COUNT.size + table.nbytes).astype(np.float32)
@@ -147,6 +165,8 @@ def _scale(coded: bytes) -> float:
 
 def count_values(dtype: str, coded: bytes) -> int:
     """How many values a code holds."""
+    if dtype == "n":
+        return count_nibbles(coded)
     if dtype == "s":
         return len(coded) - _COUNT.size - _read_segments(coded).nbytes
     return len(coded) - _SCALE.size if dtype == "b" else len(coded) // _width(dtype)
@@ -158,7 +178,9 @@ def _width(dtype: str) -> int:
 
 def check_values(dtype: str, coded: bytes) -> None:
     """Raise ValueError unless `coded` holds numbers that can be merged."""
-    if dtype == "s":
+    if dtype == "n":
+        check_scales(check_nibbles(coded), NIBBLE_LEVELS)
+    elif dtype == "s":
         _check_segments(coded)
     elif dtype == "b":
         if len(coded) <= _SCALE.size:
@@ -171,10 +193,10 @@ def check_values(dtype: str, coded: bytes) -> None:
         raise ValueError("a value is not finite or absurdly large")
 
 
-def check_scales(scales: Values) -> None:
+def check_scales(scales: Values, levels: int = LEVELS) -> None:
     """Raise ValueError unless all scales can be multiplied with."""
     # Written so that NaN, for which every comparison is false, is refused too.
-    wrong = scales[~((scales >= _LEAST_SCALE) & (scales <= _LARGEST_SCALE))]
+    wrong = scales[~((scales >= _LEAST_SCALE) & (scales <= _LARGEST_SCALES[levels]))]
     if len(wrong):
         raise ValueError(f"the scale is {wrong[0]}: not positive, not finite or absurdly large")
 

@@ -12,7 +12,7 @@ from ofl_iot.crypto.lean.budget import most_leaders
 from ofl_iot.crypto.params import parameter_set
 from ofl_iot.errors import ConfigError
 from ofl_iot.ids import COORDINATOR, DECRYPTOR, DeviceId
-from ofl_iot.protocol.values import Precision
+from ofl_iot.protocol.values import BlockPrecision, Precision
 from ofl_iot.robust.claims import FLEET_RATIO
 
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
@@ -80,8 +80,9 @@ class UploadRules(msgspec.Struct, frozen=True):
     values: Annotated[
         Precision,
         Meta(
-            description="Precision of released values: with its position a parameter takes 2, 3 or 5 bytes. What "
-            "rounding removes waits on the device, except in privacy mode `paper`, where it is lost."
+            description="Precision of released values: with its position a parameter takes 1.1 (`nibble`: four bits, "
+            "rounded at random; programs before 0.2 do not read it), 2, 3 or 5 bytes. What rounding removes waits on "
+            "the device, except in privacy mode `paper`, where it is lost."
         ),
     ] = "byte"
     chunk_bytes: Annotated[
@@ -120,7 +121,7 @@ class LeaderRules(msgspec.Struct, frozen=True):
         Positive, Meta(description="Seconds after which an unconfirmed part of a contribution is sent again.")
     ] = 6.0
     values: Annotated[
-        Precision,
+        BlockPrecision,
         Meta(description="Precision of blocks: `byte` loses less than a hundredth of a block's largest parameter."),
     ] = "byte"
     blocks_bytes: Annotated[

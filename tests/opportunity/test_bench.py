@@ -25,10 +25,12 @@ def test_the_figures_are_written_and_printed(small, tmp_path, capsys):
         "release_ratio",
         "merge_ratio",
         "bytes_per_selected",
+        "nibble_bytes_per_selected",
         "device_bytes_per_param",
     } <= set(figures)
     assert all(value > 0 for value in figures.values())
     assert 1.9 < figures["bytes_per_selected"] < 2.2
+    assert 1.0 < figures["nibble_bytes_per_selected"] < 1.15
     assert "release_ratio" in capsys.readouterr().out
 
 

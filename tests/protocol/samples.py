@@ -18,13 +18,14 @@ from ofl_iot.protocol.messages import MESSAGES_ON, Block, ClusterChange, Message
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.protocol.values import Precision, encode_values
+from ofl_iot.protocol.values import BlockPrecision, Precision, encode_values
 
 ids = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,3}", fullmatch=True)
 counts = st.integers(0, 2**53 - 1)
 seqs = st.integers(1, 2**62 - 1)
 digests = st.binary(min_size=8, max_size=8)
 precisions = st.sampled_from(get_args(Precision))
+block_precisions = st.sampled_from(get_args(BlockPrecision))
 seq_sets = st.builds(
     lambda upto, more: SeqSet(upto).union(more), st.integers(0, 2**40), st.sets(st.integers(1, 2**41), max_size=5)
 )
@@ -60,7 +61,9 @@ def blocks(draw: st.DrawFn) -> Block:
     size, places, values = draw(sparse_updates(max_size=300))
     dense = np.zeros(size, np.float32)
     dense[places] = values
-    return Block(draw(st.integers(0, 2**32 - 1)), draw(st.floats(0, 1e30)), *encode_values(dense, draw(precisions)))
+    return Block(
+        draw(st.integers(0, 2**32 - 1)), draw(st.floats(0, 1e30)), *encode_values(dense, draw(block_precisions))
+    )
 
 
 @st.composite

@@ -13,14 +13,17 @@ from ofl_research.reproduction.federations import ofl_settings
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_makes_settings_and_is_judged_on_validation_samples(variant):
     plan = plan_with("mnist", variant, 1)
-    system, sections = VARIANTS[variant]
+    chosen = VARIANTS[variant]
     assert plan.judge == "validation"
-    if system == "ofl":
+    if chosen.system == "ofl":
         settings = ofl_settings(plan)
         assert not settings.merge.gate  # the plan's own sections stay
-        for section, values in sections.items():
+        for section, values in chosen.sections.items():
             for name, value in values.items():
                 assert getattr(getattr(settings, section), name) == value
+        as_it_is = plan_with("mnist", "as it is", 1)
+        assert plan.rounds == (chosen.rounds or as_it_is.rounds)
+        assert plan.rounds * plan.round_s == pytest.approx(as_it_is.rounds * as_it_is.round_s), "the same time"
 
 
 def test_a_variant_leaves_the_plans_of_others_as_they_are():

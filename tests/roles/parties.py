@@ -27,7 +27,7 @@ from ofl_iot.protocol.messages import (
 from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
-from ofl_iot.protocol.values import Precision
+from ofl_iot.protocol.values import BlockPrecision
 from ofl_iot.roles.agent import AgentMachine
 from ofl_iot.roles.commands import Command, Compute, Persist, Publish, SetTimer
 from ofl_iot.roles.coordinator.machine import CoordinatorMachine
@@ -99,7 +99,7 @@ class NoKeys:
 
 
 def leader_machine(
-    name: DeviceId = A, *, snapshot_chunks: int = 3, values: Precision = "single", max_energy: float = math.inf
+    name: DeviceId = A, *, snapshot_chunks: int = 3, values: BlockPrecision = "single", max_energy: float = math.inf
 ) -> LeaderMachine:
     """A leader that contributes in the clear."""
     profile = LeaderProfile(name, MODEL, device_machine(name).model.layout, encrypted=False, max_energy=max_energy)

@@ -237,7 +237,7 @@ def test_who_does_not_stand_at_the_last_change_does_not_count_as_waiting() -> No
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.dictionaries(st.integers(0, SIZE - 1), st.floats(-3, 3, width=32), min_size=1), max_size=12),
-    st.sampled_from(["single", "half", "byte"]),
+    st.sampled_from(["single", "half", "byte", "nibble"]),
     st.sampled_from([0.1, 0.5, 1.0]),
 )
 def test_who_applies_every_change_holds_the_published_model(

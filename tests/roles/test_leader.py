@@ -29,7 +29,7 @@ from ofl_iot.protocol.messages import (
 from ofl_iot.protocol.parts import digest_of, split_body
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind
-from ofl_iot.protocol.values import MAX_VALUE, Precision
+from ofl_iot.protocol.values import MAX_VALUE, BlockPrecision
 from ofl_iot.roles.block_layout import BlockLayout
 from ofl_iot.roles.commands import Command, Persist, Subscribe, Unsubscribe
 from ofl_iot.roles.events import (
@@ -364,9 +364,9 @@ def test_a_pull_with_absurd_mileages_does_no_harm(seen: float) -> None:
     assert kinds(in_office().handle(pull(seen=seen), 1.0)) == ["Publish RECEIPT", "Publish BLOCKS"]
 
 
-@pytest.mark.parametrize("values", get_args(Precision))
+@pytest.mark.parametrize("values", get_args(BlockPrecision))
 @pytest.mark.parametrize("largest", [1.0, 1e6, 9e14])
-def test_blocks_are_the_model_but_for_rounding(values: Precision, largest: float) -> None:
+def test_blocks_are_the_model_but_for_rounding(values: BlockPrecision, largest: float) -> None:
     machine = in_office(values=values)
     for seq in (1, 2, 3):  # sums may go beyond what a chunk may hold
         machine.handle(update(seq, {0: largest, 1: -largest, 2: 1.5}), 1.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ofl_iot.opportunity.plan import Plan
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.protocol.values import Precision
+from ofl_iot.protocol.values import BlockPrecision, Precision
 from ofl_iot.roles.device.resources import ResourceRules, Resources, plan_contact
 from ofl_iot.roles.settings import TrainingRules, UploadRules
 
@@ -41,11 +41,11 @@ def test_a_slow_link_limits_both_directions_and_stays_within_its_bytes() -> None
 
 def test_on_a_slow_link_values_of_more_bytes_leave_room_for_fewer() -> None:
     slow = msgspec.structs.replace(IDLE, network_mbps=0.1, step_s=0.001)
-    byte, half, single = (
+    nibble, byte, half, single = (
         plan_contact(SIZE, slow, TRAINING, ResourceRules(), math.inf, values=values).gamma_up
         for values in get_args(Precision)
     )
-    assert byte > half > single > 0
+    assert nibble > byte > half > single > 0
     resources = Resources(SIZE, TRAINING, ResourceRules(), "single")
     resources.measured(slow, math.inf)
     assert resources.plan(math.inf).gamma_up == single
@@ -53,7 +53,7 @@ def test_on_a_slow_link_values_of_more_bytes_leave_room_for_fewer() -> None:
 
 def test_what_leaders_send_is_planned_with_the_precision_they_send_in() -> None:
     slow = msgspec.structs.replace(IDLE, network_mbps=0.1, step_s=0.001)
-    resources = [Resources(SIZE, TRAINING, ResourceRules(), values_down=values) for values in get_args(Precision)]
+    resources = [Resources(SIZE, TRAINING, ResourceRules(), values_down=values) for values in get_args(BlockPrecision)]
     for each in resources:
         each.measured(slow, math.inf)
     byte, half, single = (each.plan(math.inf).gamma_down for each in resources)

@@ -12,7 +12,7 @@ from msgspec import Meta
 from ofl_iot.opportunity.plan import Plan, costs_of, limits_of, plan
 from ofl_iot.protocol.chunks import BYTES_PER_PARAMETER
 from ofl_iot.protocol.telemetry import ReportGate, SentReport, Telemetry
-from ofl_iot.protocol.values import BYTES_PER_VALUE, Precision
+from ofl_iot.protocol.values import BYTES_PER_VALUE, BlockPrecision, Precision
 from ofl_iot.roles.device.throttle import Pace, Throttle, throttle
 from ofl_iot.roles.settings import Fraction, NotNegative, Positive, TrainingRules
 
@@ -67,7 +67,7 @@ def plan_contact(
     privacy_steps_left: float,
     *,
     values: Precision = "byte",
-    values_down: Precision = "byte",
+    values_down: BlockPrecision = "byte",
     balance: float = 1.0,
 ) -> Plan:
     """gamma_up and gamma_down for the next contact, and which resource keeps them from being larger.
@@ -116,7 +116,7 @@ class Resources:
         rules: ResourceRules,
         values: Precision = "byte",
         *,
-        values_down: Precision = "byte",
+        values_down: BlockPrecision = "byte",
         balance: float = 1.0,
     ) -> None:
         self._size = size

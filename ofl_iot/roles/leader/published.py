@@ -36,7 +36,10 @@ class Published:
         self.cumulative_change: CumulativeChange = cluster.cumulative_change + 1.0
 
     def approach(self, cluster: ClusterModel, digest: bytes, gamma: float, values: Precision) -> list[Chunk]:
-        """Go a step towards the leader's model; return what the members are to be told."""
+        """Go a step towards the leader's model; return what the members are to be told.
+
+        Nibbles are rounded by numbers that follow from term and version: the same step again gives the same bytes.
+        """
         self.version, self.round_no = self.version + 1, cluster.round_no
         head = ChunkHead(self.term, digest, self.layout.size, self.round_no, 1.0, self.version)
         difference = np.clip(cluster.model - self.model, -MAX_VALUE, MAX_VALUE)
@@ -44,7 +47,14 @@ class Published:
         places = select_top(size, count_of(gamma, len(size)))
         places = places[size[places] > 0]
         pieces = split_update(
-            head, places, difference[places], size[places], precision=values, target_bytes=TARGET_BYTES
+            head,
+            places,
+            difference[places],
+            size[places],
+            precision=values,
+            target_bytes=TARGET_BYTES,
+            bounds=np.array(self.layout.edges, np.int64) if self.layout.edges else None,
+            rng=np.random.default_rng([self.term, self.version]),
         )
         chunks = [piece.chunk for piece in pieces]
         for chunk in chunks:

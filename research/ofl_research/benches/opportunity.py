@@ -27,6 +27,7 @@ from ofl_iot.protocol.codec import decode, encode
 from ofl_iot.protocol.messages import Assignment, Block, Blocks
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
+from ofl_iot.protocol.values import Precision
 from ofl_iot.roles.block_layout import BlockLayout
 from ofl_iot.roles.commands import Compute
 from ofl_iot.roles.device.machine import DeviceMachine
@@ -54,12 +55,12 @@ class _Device:
     theta1: Vector
     rng: np.random.Generator
 
-    def release(self, mode: Mode) -> list[bytes]:
+    def release(self, mode: Mode, values: Precision = "byte") -> list[bytes]:
         """O-factor, selection, perturbation and chunk encoding."""
         settings = ReleaseSettings(mode=mode, eps1=10.0, eps2=10.0)
         selected = prepare_release(self.update, self.theta0, self.theta1, GAMMA, settings, self.rng)
         head = ChunkHead(term=1, model=b"8 bytes.", size=len(self.update), base_round=0, weight=100.0)
-        pieces = split_update(head, selected.indices, selected.values, selected.utility)
+        pieces = split_update(head, selected.indices, selected.values, selected.utility, precision=values, rng=self.rng)
         return [encode(piece.chunk) for piece in pieces]
 
 
@@ -90,6 +91,7 @@ def run() -> dict[str, float]:
         "release_ratio": fastest["release"] / unit,
         "merge_ratio": fastest["merge"] / unit,
         "bytes_per_selected": sum(map(len, payloads)) / (GAMMA * PARAMETERS),
+        "nibble_bytes_per_selected": sum(map(len, device.release("rigorous", "nibble"))) / (GAMMA * PARAMETERS),
         "device_bytes_per_param": _peak_bytes(lambda: _cycle("rigorous")) / PARAMETERS - MODEL_BYTES,
         "paper_release_ratio": fastest["paper release"] / unit,
         "paper_device_bytes_per_param": _peak_bytes(lambda: _cycle("paper")) / PARAMETERS - MODEL_BYTES,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,41 @@ BEATS: Sections = {
 }
 """Twenty steps of a device of mean speed a beat, as many as FedAvg's devices make between two uploads."""
 
-VARIANTS: Mapping[str, tuple[str, Sections]] = {
-    "fedavg": ("fedavg", {}),
-    "as it is": ("ofl", {}),
-    "magnitude": ("ofl", {"upload": {"score": "magnitude"}}),
-    "synced": ("ofl", {"training": {"start": "synced"}}),
-    "magnitude, synced": ("ofl", {"upload": {"score": "magnitude"}, "training": {"start": "synced"}}),
-    "magnitude, synced, all blocks": (
-        "ofl",
-        {"upload": {"score": "magnitude"}, "training": {"start": "synced"}, "download": {"gamma": 1.0}},
-    ),
-    "beats": ("ofl", BEATS),
-    "beats, o-factor": ("ofl", {**BEATS, "upload": {"score": "o-factor"}}),
+NIBBLES: Sections = {
+    **BEATS,
+    "upload": {"score": "magnitude", "values": "nibble"},
+    "leader": {**BEATS["leader"], "beat_values": "nibble"},
 }
-"""By name: the system, and the sections of OFL's settings that differ."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a run differs in."""
+
+    sections: Sections = field(default_factory=dict)
+    """Of OFL's settings."""
+    rounds: int | None = None
+    """Inter-cluster rounds in the same time; None as in the plan."""
+    system: str = "ofl"
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "fedavg": Variant(system="fedavg"),
+    "as it is": Variant(),
+    "magnitude": Variant({"upload": {"score": "magnitude"}}),
+    "synced": Variant({"training": {"start": "synced"}}),
+    "magnitude, synced": Variant({"upload": {"score": "magnitude"}, "training": {"start": "synced"}}),
+    "magnitude, synced, all blocks": Variant(
+        {"upload": {"score": "magnitude"}, "training": {"start": "synced"}, "download": {"gamma": 1.0}}
+    ),
+    "magnitude, synced, all blocks, 6 rounds": Variant(
+        {"upload": {"score": "magnitude"}, "training": {"start": "synced"}, "download": {"gamma": 1.0}}, rounds=6
+    ),
+    "beats": Variant(BEATS),
+    "beats, 6 rounds": Variant(BEATS, rounds=6),
+    "beats, o-factor, 6 rounds": Variant({**BEATS, "upload": {"score": "o-factor"}}, rounds=6),
+    "beats, nibbles, 6 rounds": Variant(NIBBLES, rounds=6),
+}
 
 
 CLEAR_STRETCH = 1.33
@@ -68,10 +90,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_with(dataset: str, variant: str, seed: int) -> Plan:
     """A quick run's plan with the sections of the variant on top."""
-    system, sections = VARIANTS[variant]
+    chosen = VARIANTS[variant]
+    system, sections = chosen.system, chosen.sections
     plan = plan_for(dataset, system, quick=True)
     if system == "ofl":
-        plan = msgspec.structs.replace(plan, round_s=plan.round_s * CLEAR_STRETCH)
+        rounds = chosen.rounds or plan.rounds
+        stretch = CLEAR_STRETCH * plan.rounds / rounds
+        plan = msgspec.structs.replace(plan, rounds=rounds, round_s=plan.round_s * stretch)
     options = {name: dict(values) for name, values in plan.options.items()} if system == "ofl" else plan.options
     for name, values in sections.items():
         options[name] = {**options.get(name, {}), **values}
@@ -89,7 +114,7 @@ def rows(dataset: str, variants: Sequence[str], seed: int, data: Path | None, kn
     task = load_task(dataset, data, devices=dealing.devices, seed=seed, samples=dealing.samples, hidden=dealing.hidden)
     for variant in missing:
         plan = plan_with(dataset, variant, seed)
-        yield Row(dataset=dataset, variant=variant, plan=plan, result=run_system(VARIANTS[variant][0], task, plan))
+        yield Row(dataset=dataset, variant=variant, plan=plan, result=run_system(VARIANTS[variant].system, task, plan))
 
 
 def line(row: Row) -> str:
@@ -97,7 +122,7 @@ def line(row: Row) -> str:
     result = row.result
     own = sorted(result.device_accuracies.values())
     return (
-        f"{row.dataset:13} {row.variant:22} seed {row.plan.seed} accuracy {result.accuracy:.4f} "
+        f"{row.dataset:13} {row.variant:40} seed {row.plan.seed} accuracy {result.accuracy:.4f} "
         f"devices {f'{own[0]:.3f} to {own[-1]:.3f}' if own else '-':14} "
         f"steps {result.operations.trained_steps / result.devices:4.0f} "
         f"bytes up/parameter {result.bytes_up_per_device / result.parameters:6.2f} {result.wall_s:4.0f} s"

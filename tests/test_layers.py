@@ -77,6 +77,7 @@ HEAVY_AT_HOME = {
     "ofl_iot.apps.torch_model": {"torch"},
     "ofl_iot.crypto.lean.kernels": {"numba"},
     "ofl_agents.sim.display": {"rich"},
+    "ofl_agents.commands.top": {"rich"},
     "ofl_agents.dashboard.app": {"starlette"},
     "ofl_agents.dashboard.server": {"uvicorn"},
     "ofl_research.benches.training_contenders": {"torch"},

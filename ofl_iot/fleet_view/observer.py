@@ -193,6 +193,7 @@ class Observer:
             bytes_per_s=self._rates.bytes_s,
             messages=self.messages,
             dropped=self.dropped,
+            counts=dict(self.memory.counts),
         )
         built = fleet_view(self.federation, context, devices, observer, self._broker)
         return msgspec.structs.replace(
@@ -341,9 +342,10 @@ class Observer:
         self._touch(shared=True)
 
     def _round_is_over(self, view: RoundView, now: float) -> None:
+        self._count(f"round-{view.state}")
         if view.state == "abandoned":
             words = view.reason or "nobody says why"
-            self._tell(now, "round-abandoned", str(view.round_no), f"Round {view.round_no} was abandoned: {words}")
+            self._tell(now, "abandoned", str(view.round_no), f"Round {view.round_no} was abandoned: {words}")
         elif self.memory.encrypted is not view.encrypted:
             if self.memory.encrypted is not None:
                 on = "on again" if view.encrypted else "OFF"
@@ -366,9 +368,13 @@ class Observer:
     # --- changes
 
     def _tell(self, now: float, kind: str, subject: str, text: str) -> None:
+        self._count(kind)
         event = EventView(at_s=now, kind=kind, subject=subject, text=timeline.plain(text))
         self._events.appendleft(event)
         self._new.events.append(event)
+
+    def _count(self, what: str) -> None:
+        self.memory.counts[what] = self.memory.counts.get(what, 0) + 1
 
     def _changed(self, record: DeviceRecord) -> None:
         record.changed += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from ofl_iot.fleet_view.base import Base
 
 
@@ -86,3 +88,5 @@ class ObserverView(Base, frozen=True):
     """Messages folded into the view since the observer started."""
     dropped: int = 0
     """Messages that were unreadable, from unknown senders beyond the limit, or out of place."""
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    """Events by kind, and rounds by how they ended (`round-closed`), since the history began."""

@@ -106,6 +106,8 @@ class Memory(msgspec.Struct, kw_only=True):
     protection_since_s: float | None = None
     encrypted: bool | None = None
     settings_revision: int = 0
+    counts: dict[str, int] = {}
+    """Events by kind and rounds by how they ended, since the history began."""
 
 
 @dataclass

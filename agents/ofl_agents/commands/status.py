@@ -1,4 +1,4 @@
-"""`ofl status --local`: how the parties of a state folder fare, asked over their local sockets."""
+"""`ofl status`: the fleet at a glance; with `--local` the parties of a state folder, asked over their sockets."""
 
 from __future__ import annotations
 
@@ -9,24 +9,59 @@ from pathlib import Path
 
 import msgspec
 
-from ofl_iot.errors import ConfigError
+from ofl_agents.observing import add_view_options, view_of
+from ofl_iot.errors import ConfigError, TransportError
+from ofl_iot.fleet_view.terminal import status_lines
+from ofl_iot.fleet_view.view import FleetView, encode_view
 from ofl_iot.ids import RESERVED, device_id
 from ofl_iot.local.client import LocalError, LocalParty, NotRunningError
 from ofl_iot.local.messages import StatusReply
 
 _NOT_WELL = 1
+LOOK_AT, ACT_ON, NO_WORD = 1, 2, 3
+"""Exit codes of a fleet's status."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Whose status."""
-    parser.add_argument("--local", action="store_true", required=True, help="of parties that run on this machine")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="(default: $STATE_DIRECTORY or ./ofl-state)")
-    parser.add_argument("--id", metavar="NAME", help="one party (default: all that have a store there)")
-    parser.add_argument("--json", action="store_true", help="as JSON, one object a party")
-    parser.epilog = "Exit code: 0 if every party runs and makes progress, 1 if one does not."
+    parser.add_argument("--local", action="store_true", help="of parties that run on this machine")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="--local: (default: $STATE_DIRECTORY or ./ofl-state)")
+    parser.add_argument("--id", metavar="NAME", help="--local: one party (default: all that have a store there)")
+    parser.add_argument("--json", action="store_true", help="the whole view as JSON; --local: one object a party")
+    add_view_options(parser)
+    parser.epilog = (
+        "Exit code: 0 all is well, 1 something to look at, 2 something to act on, 3 no word from the fleet. "
+        "--local: 0 if every party runs and makes progress, 1 if one does not."
+    )
 
 
 def run(options: argparse.Namespace) -> int:
+    """Tell how the fleet fares, or the parties on this machine."""
+    if options.local:
+        return _run_local(options)
+    if options.state is not None or options.id is not None:
+        raise ConfigError("--state and --id are about parties on this machine: add --local")
+    try:
+        view = view_of(options)
+    except TransportError as error:
+        sys.stderr.write(f"ofl: {error}\n")
+        return NO_WORD
+    if options.json:
+        sys.stdout.write(msgspec.json.format(encode_view(view)).decode() + "\n")
+    else:
+        sys.stdout.write("\n".join(status_lines(view)) + "\n")
+    return exit_code(view)
+
+
+def exit_code(view: FleetView) -> int:
+    """Return how urgent a look at the fleet is."""
+    if not view.devices and not view.rounds:
+        return NO_WORD
+    severities = {each.severity for each in view.alerts}
+    return ACT_ON if "critical" in severities else LOOK_AT if "warning" in severities else 0
+
+
+def _run_local(options: argparse.Namespace) -> int:
     """Ask each party and tell what it said."""
     state = options.state or Path(os.environ.get("STATE_DIRECTORY", "ofl-state"))
     answers = {name: _ask(state, name) for name in _names(state, options.id)}

@@ -5,6 +5,7 @@ import { store } from './store.js';
 
 export const NAMED_UP_TO = 120;
 const STAR = 'M0 -22L1.5 -18.3L5.3 -18L2.4 -15.5L3.3 -11.8L0 -13.8L-3.3 -11.8L-2.4 -15.5L-5.3 -18L-1.5 -18.3Z';
+const FLASH_MS = 900;
 const NOWHERE = { id: '', leader: '', members: 0, online: 0 };
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
@@ -163,7 +164,14 @@ export class Hives {
     if (delta.moved) this.build();
     for (const change of delta.clusters) if (change.leader) this.handover(change.id);
     this.paint(delta.devices.map((device) => device.id));
-    for (const id of delta.uploads) this.cells.get(id)?.classList.add('pulse');
+    this.flash(delta.uploads);
+  }
+
+  /** Light up who uploaded; in a large fleet without a course, which would be drawn anew sixty times a second. */
+  flash(ids) {
+    const nodes = ids.map((id) => this.cells.get(id)).filter(Boolean);
+    for (const node of nodes) node.classList.add('pulse');
+    if (!this.named) setTimeout(() => { for (const node of nodes) node.classList.remove('pulse'); }, FLASH_MS);
   }
 
   handover(id) {

@@ -110,6 +110,7 @@ def plan_assignments(
     poor = {i for i in ids if not link_serves(devices[i].report, devices[i].evidence, typical, settings.election)}
     for device in sorted(candidates.keys() & {*failing, *poor}):
         candidates[device] = replace(candidates[device], fit=False)
+    spread_leaders(members, candidates)
     offices = elect(members, candidates, service, sitting, settings.election)
     clusters = tuple(
         ClusterPlan(offices[j].leader, offices[j].deputies, offices[j].succession, tuple(centre.tolist()))
@@ -237,6 +238,27 @@ def _members(ids: Sequence[DeviceId], labels: IntArray, k: int) -> list[list[Dev
     for device, label in zip(ids, labels.tolist(), strict=True):
         members[label].append(device)
     return members
+
+
+def spread_leaders(members: list[list[DeviceId]], candidates: Mapping[DeviceId, Candidate]) -> None:
+    """Swap members so that no cluster consists of devices that cannot lead while another has several that can.
+
+    Devices with poor links are alike, and clusters are of devices that are alike: somebody must lead them.
+    """
+
+    def able(cluster: list[DeviceId]) -> list[DeviceId]:
+        fit = [d for d in cluster if candidates[d].fit and candidates[d].standing != Standing.DISTRUSTED]
+        return sorted(fit, key=lambda device: (-candidates[device].score, device))
+
+    for cluster_of_unable in members:
+        donor = max(members, key=lambda each: len(able(each)))
+        if able(cluster_of_unable) or len(able(donor)) < 2:
+            continue
+        comes, goes = able(donor)[1], min(cluster_of_unable)
+        donor[donor.index(comes)] = goes
+        cluster_of_unable[cluster_of_unable.index(goes)] = comes
+        donor.sort()
+        cluster_of_unable.sort()
 
 
 def _candidates(

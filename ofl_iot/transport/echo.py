@@ -72,6 +72,8 @@ class SelfPing:
         self._timeout_s = settings.echo_timeout_s
         self._packet: int | None = None
         self._received_bytes = self._acknowledgements = 0
+        self._completed = False
+        """Whether a message arrived whole since bytes were last counted."""
         self._farewell_heard = asyncio.Event()
         self.connected(now)
 
@@ -103,15 +105,22 @@ class SelfPing:
         """The broker acknowledged a message: a deaf session gets that too."""
         self._acknowledgements += 1
 
-    def received(self, total_bytes: int, now: float) -> None:
-        """Note how many bytes this connection received in all; what is not an acknowledgement is of messages."""
+    def received(self, total_bytes: int, now: float) -> int:
+        """Note how many bytes this connection received in all; what is not an acknowledgement is of messages.
+
+        Returns how many bytes came, since the last call, of one message that is not complete yet.
+        """
         message_bytes = total_bytes - _PUBACK_BYTES * self._acknowledgements
-        if message_bytes >= self._received_bytes + _PART_BYTES:
-            self._echo.hearing(now)
-        self._received_bytes = message_bytes
+        came, complete = message_bytes - self._received_bytes, self._completed
+        self._received_bytes, self._completed = message_bytes, False
+        if came < _PART_BYTES:
+            return 0
+        self._echo.hearing(now)
+        return 0 if complete else came
 
     def heard(self, now: float) -> None:
         """A message arrived."""
+        self._completed = True
         self._echo.heard(now)
 
     def takes(self, topic: str, payload: bytes | bytearray) -> bool:

@@ -21,19 +21,26 @@ MIN_BUFFER_BYTES = 8 * 1024
 _SIOCOUTQ = 0x5411
 """Linux: bytes in the send queue that the peer has not acknowledged."""
 _MIN_SAMPLE_S = 0.2
-FORGET_S = 60.0
+FORGET_S = 900.0
 """A rate is forgotten when nothing has waited for so long."""
 
 
-class SendRate:
-    """Bytes a second that a connection delivers while data wait; None until that was seen."""
+class LinkRate:
+    """Bytes a second that a link carries while data wait, either way; None until that was seen.
+
+    What does not move at all is an outage and tells nothing of the rate.
+    """
 
     def __init__(self) -> None:
         self.bytes_s: float | None = None
+        self._seen_at = 0.0
         self._at = 0.0
         self._delivered = 0
-        self._waited_at = 0.0
         self._busy = False
+
+    def connected(self, now: float) -> None:
+        """Another connection: bytes are counted anew, what is known of the link stays."""
+        self._at, self._delivered, self._busy = now, 0, False
 
     def sample(self, now: float, sent: int, unacknowledged: int) -> None:
         """Note the bytes written so far and how many of them the peer has not acknowledged."""
@@ -41,14 +48,23 @@ class SendRate:
         elapsed_s = now - self._at
         if self._busy and elapsed_s < _MIN_SAMPLE_S:
             return
-        if unacknowledged:
-            self._waited_at = now
-        elif now - self._waited_at > FORGET_S:
-            self.bytes_s = None
         if self._busy and unacknowledged:
-            rate = max(0.0, (delivered - self._delivered) / elapsed_s)
-            self.bytes_s = rate if self.bytes_s is None else (self.bytes_s + rate) / 2
+            self._seen((delivered - self._delivered) / elapsed_s, now)
+        elif self.bytes_s is not None and (
+            now - self._seen_at > FORGET_S or delivered - self._delivered > self.bytes_s * max(elapsed_s, 1.0)
+        ):
+            self.bytes_s = None  # it carries more than was seen, or nothing was seen for long
         self._at, self._delivered, self._busy = now, delivered, unacknowledged > 0
+
+    def coming_in(self, size: int, elapsed_s: float, now: float) -> None:
+        """So many bytes of one message came in that time, and it is not complete yet."""
+        if elapsed_s >= _MIN_SAMPLE_S:
+            self._seen(size / elapsed_s, now)
+
+    def _seen(self, rate: float, now: float) -> None:
+        if rate > 0:
+            self.bytes_s = rate if self.bytes_s is None else (self.bytes_s + rate) / 2
+            self._seen_at = now
 
 
 def buffer_bytes(rate_bytes_s: float | None) -> int | None:

@@ -106,7 +106,7 @@ class Link(Protocol):
 
     @property
     def rate_bytes_s(self) -> float | None:
-        """Bytes a second that leave while data wait; None as long as none had to."""
+        """Bytes a second that leave or come in while data wait; None as long as none had to."""
         ...
 
     @property

@@ -20,7 +20,7 @@ from ofl_iot.transport.backoff import Backoff
 from ofl_iot.transport.connection import Client, Connection, Message
 from ofl_iot.transport.echo import SelfPing
 from ofl_iot.transport.failures import Failures
-from ofl_iot.transport.flow import THIN_BYTES_S
+from ofl_iot.transport.flow import THIN_BYTES_S, LinkRate
 from ofl_iot.transport.link import Delivery, Link, LinkDown, LinkEvent, LinkHandler, LinkUp
 from ofl_iot.transport.network import is_local, netlink_watch
 from ofl_iot.transport.pauses import Pauses
@@ -92,6 +92,8 @@ class MqttLink:
         )
         self._forget = False
         """Whether the broker is to drop our session."""
+        self._rate = LinkRate()
+        self._looked_at = clock()
         self._up_at = 0.0
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping = False
@@ -183,7 +185,7 @@ class MqttLink:
     @property
     def rate_bytes_s(self) -> float | None:
         """Bytes a second that leave while data wait; None as long as none had to."""
-        return self._connection.client.sock.rate.bytes_s if self._connection else None
+        return self._rate.bytes_s
 
     def _feed(self) -> None:
         if (connection := self._connection) is not None and self.connected and not connection.ended.done():
@@ -293,6 +295,8 @@ class MqttLink:
         if self._forget:
             return await self._drop_session(client_id, address, sock)
         client = Client(client_id, self._name, self._settings, self._will, sock, clean=bool(self._visitor))
+        sock.rate = self._rate
+        self._rate.connected(self._clock())
         self._connection = connection = Connection(client, self._dispatch)
         self._listen_to(connection)
         try:
@@ -325,7 +329,10 @@ class MqttLink:
         connection.client.loop_misc()
         now = self._clock()
         self._echo.delivered(connection.client.sock.delivered(now), now)
-        self._echo.received(connection.client.sock.bytes_received, now)
+        coming_in = self._echo.received(connection.client.sock.bytes_received, now)
+        if coming_in:
+            self._rate.coming_in(coming_in, now - self._looked_at, now)
+        self._looked_at = now
         if connection.ended.done():
             return
         self._requests.subscribe(connection.client, self._subscriptions.to_ask_again(now))

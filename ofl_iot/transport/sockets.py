@@ -8,7 +8,7 @@ import socket
 import ssl
 from typing import Any
 
-from ofl_iot.transport.flow import SendRate, buffer_bytes, limit_buffer, limit_unsent, unacknowledged_bytes
+from ofl_iot.transport.flow import LinkRate, buffer_bytes, limit_buffer, limit_unsent, unacknowledged_bytes
 from ofl_iot.transport.settings import Address
 
 CLOSED_BY_BROKER = "closed by the broker"
@@ -31,7 +31,7 @@ class CountedSocket:
         """Bound of the send buffer; None: the kernel's own."""
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.rate = SendRate()
+        self.rate = LinkRate()
         self.fault: str | None = None
 
     @property

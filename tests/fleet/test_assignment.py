@@ -20,11 +20,13 @@ from ofl_iot.fleet.assignment import (
     cluster_of,
     leaders,
     plan_assignments,
+    spread_leaders,
     turnover,
     with_joiners,
     with_leader_lost,
 )
 from ofl_iot.fleet.clustering import ClusteringSettings
+from ofl_iot.fleet.election import Candidate
 from ofl_iot.fleet.trust import Evidence, Observed
 from ofl_iot.ids import DeviceId, Term
 from ofl_iot.protocol.telemetry import Telemetry
@@ -271,3 +273,25 @@ def test_a_device_with_a_poor_link_is_not_elected_again_and_again(fleet: FleetMa
         led |= {*leaders(plan)}
     assert len(led) > 4
     assert not led & {thin, rare}
+
+
+def test_a_cluster_of_devices_that_cannot_lead_gets_one_that_can() -> None:
+    """Thin links are alike and gather in a cluster of their own."""
+    names = [DeviceId(name) for name in ("good-1", "good-2", "good-3", "thin-1", "thin-2", "thin-3")]
+    candidates = {name: Candidate(score=float(name[-1]), fit=name.startswith("good")) for name in names}
+    members = [names[:3], names[3:]]
+    spread_leaders(members, candidates)
+    assert members == [["good-1", "good-3", "thin-1"], ["good-2", "thin-2", "thin-3"]]
+    spread_leaders(members, candidates)
+    assert members == [["good-1", "good-3", "thin-1"], ["good-2", "thin-2", "thin-3"]]
+    alone = [names[:1], names[3:]]
+    spread_leaders(alone, candidates)
+    assert alone == [names[:1], names[3:]], "who alone can lead a cluster stays there"
+
+
+def test_where_all_links_are_thin_somebody_leads(fleet: FleetMaker) -> None:
+    devices = {
+        device: DeviceView(msgspec.structs.replace(view.report, network_mbps=0.02), view.evidence)
+        for device, view in fleet(8).items()
+    }
+    assert_sound(plan_of(devices), set(devices))

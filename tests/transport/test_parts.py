@@ -14,7 +14,7 @@ from paho.mqtt.client import topic_matches_sub
 from ofl_iot.errors import TopicError
 from ofl_iot.transport.backoff import Backoff, Outage
 from ofl_iot.transport.echo import Echo
-from ofl_iot.transport.flow import MIN_BUFFER_BYTES, THIN_BYTES_S, SendRate, buffer_bytes
+from ofl_iot.transport.flow import MIN_BUFFER_BYTES, THIN_BYTES_S, LinkRate, buffer_bytes
 from ofl_iot.transport.pending import Outgoing, Pending
 from ofl_iot.transport.send_queue import SendQueue
 from ofl_iot.transport.sockets import CountedSocket
@@ -191,7 +191,7 @@ def test_what_nobody_wants_any_more_is_withdrawn(steps: list[tuple[int, str, int
 
 @given(st.floats(100.0, 1e7), st.floats(0.25, 2.0), st.integers(2, 20))
 def test_the_rate_is_what_leaves_while_data_wait(bytes_s: float, step_s: float, samples: int) -> None:
-    rate = SendRate()
+    rate = LinkRate()
     for n in range(samples):
         rate.sample(n * step_s, sent=10**9, unacknowledged=10**9 - int(bytes_s * n * step_s))
     assert rate.bytes_s is not None
@@ -199,7 +199,7 @@ def test_the_rate_is_what_leaves_while_data_wait(bytes_s: float, step_s: float, 
 
 
 def test_an_idle_link_tells_nothing_of_its_rate() -> None:
-    rate = SendRate()
+    rate = LinkRate()
     for n in range(5):
         rate.sample(float(n), sent=100 * n, unacknowledged=0)
     assert rate.bytes_s is None

@@ -9,6 +9,7 @@ pytest.importorskip("tenseal")
 
 from ofl_research.benches import crypto as bench_crypto
 from ofl_research.benches import literal_dft
+from ofl_research.benches import round as bench_round
 from ofl_research.benches.literal_dft import LiteralCost, SealScheme
 
 KEYS = {
@@ -58,3 +59,12 @@ def test_the_bench_writes_every_promised_key(monkeypatch: pytest.MonkeyPatch) ->
     assert figures["lean_bytes_per_param"] <= 3.0
     assert figures["lean_bytes_per_param_down"] <= 0.5
     assert figures["lean_rms_error"] <= 5e-5
+
+
+def test_a_lean_round_of_a_small_model_costs_no_more_than_one_of_main_and_a_leaders_memory_is_told() -> None:
+    figures = bench_round.run(quick=True)
+    (small,) = figures["rounds"]
+    assert small["params"] == 100
+    assert small["lean_over_main"] <= 1.0
+    assert small["lean"]["key_up_a_leader"] == small["main"]["key_up_a_leader"]
+    assert 0 < figures["lean_peak_mib"] < 772 / 2

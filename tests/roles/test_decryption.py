@@ -68,6 +68,17 @@ def test_the_model_is_the_plain_mean_to_the_bound(count: int) -> None:
     assert circle.ran(AnswerDecryption) == 2 * count
 
 
+def test_no_claim_of_samples_makes_a_sum_of_one_update() -> None:
+    """10^12 samples were a weight of 0.999999999: the decrypted sum was one cluster's update."""
+    circle = circle_of(3)
+    updates = updates_of(names(3))
+    honest = circle.contributions(updates)
+    result = circle.decrypt(tuple(replace(each, sample_count=10**12) if each.leader == A else each for each in honest))
+    assert result is not None
+    assert max(result.weights.values()) == pytest.approx(0.5)
+    assert sum(result.weights.values()) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_doubled_and_reordered_messages_only_take_longer(seed: int) -> None:
     circle, updates = circle_of(3, seed=seed), updates_of(names(3), seed)

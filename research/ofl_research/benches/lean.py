@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import numpy as np
 
 from ofl_iot.crypto.entropy import Entropy
@@ -22,14 +24,15 @@ from ofl_research.benches.timing import best
 
 FEDERATION = FederationId("bench")
 ROUND = 1
+ParamsName: TypeAlias = Literal["lean", "main"]
 
 
 class LeanCircle:
     """Leaders with their key, one of which stands for all where time is measured."""
 
-    def __init__(self, leaders: int, threshold: int, entropy: Entropy) -> None:
+    def __init__(self, leaders: int, threshold: int, entropy: Entropy, *, params: ParamsName = "lean") -> None:
         self.names = tuple(DeviceId(f"leader-{number}") for number in range(leaders))
-        rules = ProtectionRules(s_factor="mean", threshold=threshold)
+        rules = ProtectionRules(s_factor="mean", threshold=threshold, params=params)
         self.crypto = {name: LeaderCrypto(FEDERATION, rules, entropy) for name in self.names}
         self.coordinator = CoordinatorCrypto(FEDERATION, rules, entropy)
         self.sealing = {name: SealingKey.generate(entropy) for name in self.names}

@@ -23,6 +23,7 @@ BENCHES = {
     "detection": "ofl_research.benches.detection",
     "exchange": "ofl_research.benches.exchange",
     "fleet": "ofl_research.benches.fleet",
+    "round": "ofl_research.benches.round",
     "learning": "ofl_research.benches.learning",
     "training": "ofl_research.benches.training",
 }

@@ -8,6 +8,8 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 
 from ofl_agents.dashboard.server import Place
 from ofl_iot.fleet_view import wording
+from ofl_iot.fleet_view.metrics import exposition
+from ofl_iot.fleet_view.terminal import status_lines, top_rows
 from ofl_iot.fleet_view.view import EventView, Why
 from tests.dashboard.browsing import DOWN, ENTER, ESCAPE, RIGHT, TAB, Page, Stage, staged
 from tests.dashboard.fleets import REPLACE, ChangingFleet
@@ -48,7 +50,7 @@ def test_every_view_fits_its_window_and_says_what_it_is(page: Page, stage: Stage
         assert page.run("return document.documentElement.dataset.theme") == theme
 
 
-def test_the_page_tells_the_views_figures(page: Page, stage: Stage, fleet: ChangingFleet) -> None:
+def test_page_status_top_and_metrics_tell_the_same_figures(page: Page, stage: Stage, fleet: ChangingFleet) -> None:
     page.open(stage.url)
     page.until_live()
     view = fleet.view()
@@ -62,6 +64,18 @@ def test_the_page_tells_the_views_figures(page: Page, stage: Stage, fleet: Chang
     for state in {device.state for device in view.devices}:
         count = sum(device.state == state for device in view.devices)
         assert page.text(f'#legend [data-state="{state}"] b') == str(count), state
+    told = "\n".join(status_lines(view))
+    assert f"online       {online} of {len(view.devices)}" in told
+    assert f"accuracy     {page.text('#tiles a:nth-child(2) .big')}" in told
+    seconds = page.text("#tiles a:nth-child(4) .sub").rpartition(", ")[2]
+    assert f"{seconds} a round" in told
+    assert page.text("#tiles a:nth-child(5) .big").replace(" left, median", " of the budget left (median)") in told
+    metrics = exposition(view)
+    assert f'ofl_accuracy_ratio{{federation="north-depot"}} {last.accuracy}' in metrics
+    for state in {device.state for device in view.devices}:
+        shown = page.text(f'#legend [data-state="{state}"] b')
+        assert f"{shown} {state}" in told
+        assert len(top_rows(view, 100, state)) == int(shown)
     device = view.device("truck-03")
     assert device is not None
     page.open(f"{stage.url}/#/device/truck-03")

@@ -6,19 +6,20 @@ import asyncio
 import shlex
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from ofl_agents.commands.dashboard import HISTORY
 from ofl_agents.dashboard.server import Place, serving
 from ofl_broker.embedded import EmbeddedBroker
+from ofl_iot.fleet_view.rounds import ClusterView
+from ofl_iot.fleet_view.source import FleetSource
 from ofl_iot.runtime.fleet_watch import watch_fleet
 from ofl_iot.runtime.settings import Settings
 from tests.dashboard.fleets import REPLACE
 from tests.dashboard.test_command import running
-from tests.e2e.processes import OFL
+from tests.e2e.processes import OFL, Federation, until
 
 if TYPE_CHECKING:
     from tests.dashboard.browsing import Page
@@ -70,6 +71,47 @@ def _rounds(page: Page) -> int:
     return done
 
 
+@pytest.mark.parametrize("open_broker", ["mosquitto"], indirect=True)
+async def test_the_death_of_a_leader_is_seen_and_explained_within_three_seconds(
+    page: Page, tmp_path: Path, open_broker: Any
+) -> None:
+    """Counted from when the observer hears of the heir: how long a leader may be away is the fleet's setting."""
+    page.size(1440, 900)
+    page.console()
+    async with open_broker() as port:
+        federation = Federation(tmp_path, port, 500)
+        async with (
+            federation.running(),
+            watch_fleet(federation.settings) as fleet,
+            serving(fleet, Place(port=0)) as served,
+        ):
+            await asyncio.to_thread(page.open, served.url)
+            await until(lambda: len(fleet.view().clusters) == 2 and fleet.view().rounds, federation, LIMIT_S)
+            cluster = max(fleet.view().clusters, key=lambda each: each.members)
+            federation.processes[cluster.leader].kill()
+            await until(lambda: _heir_of(fleet, cluster.leader), federation, LIMIT_S)
+            heir = _heir_of(fleet, cluster.leader)
+
+            def read() -> None:
+                titles = "return [...document.querySelectorAll('.cluster h3')].map((each) => each.textContent)"
+                page.until(lambda: any(f"{heir.leader} leads" in title for title in page.run(titles)), "the heir", 3.0)
+                page.until(lambda: heir.leader in page.text("#feed"), "the event", 3.0)
+                page.run("location.hash = `#/device/${arguments[0]}`", heir.leader)
+                page.until(lambda: "Why it leads" in page.text("#why"), "the heir's page")
+                assert "has not told why" not in page.text("#why")
+                page.run("location.hash = `#/device/${arguments[0]}`", cluster.leader)
+                page.until(lambda: "It is offline" in page.text(".big-why"), "the page of the one who died")
+                assert page.console() == []
+
+            await asyncio.to_thread(read)
+            await asyncio.to_thread(page.driver.get, "about:blank")
+
+
+def _heir_of(fleet: FleetSource, former: str) -> ClusterView | None:
+    """The cluster that another than the former leader leads by now."""
+    return next((each for each in fleet.view().clusters if each.previous == former and each.leader != former), None)
+
+
 async def test_a_broker_that_comes_and_goes_is_told_as_such(free_port: int) -> None:
     mqtt = {"hosts": ("127.0.0.1",), "port": free_port, "backoff_min_s": 0.02, "backoff_max_s": 0.2}
     settings = Settings()
@@ -81,26 +123,26 @@ async def test_a_broker_that_comes_and_goes_is_told_as_such(free_port: int) -> N
                 told: str = (await client.get("/api/view")).json()["observer"]["link"]
                 return told
 
-        async def until(state: str) -> None:
+        async def until_link(state: str) -> None:
             while await link() != state:  # noqa: ASYNC110  # the other side is a web server
                 await asyncio.sleep(0.02)
 
         assert await link() == "down"
         async with EmbeddedBroker(f"127.0.0.1:{free_port}"):
-            await asyncio.wait_for(until("up"), LIMIT_S)
-        await asyncio.wait_for(until("down"), LIMIT_S)
+            await asyncio.wait_for(until_link("up"), LIMIT_S)
+        await asyncio.wait_for(until_link("down"), LIMIT_S)
 
 
 def test_the_dashboard_of_a_broker_serves_without_its_broker_and_keeps_its_history(
     tmp_path: Path, free_port: int
 ) -> None:
-    command = f"ofl dashboard --set mqtt.port={free_port} --state state/observer"
+    command = f"ofl dashboard --set mqtt.port={free_port} --history fleet.db"
     with running(command, tmp_path) as (process, url):
         assert httpx.get(f"{url}api/view").json()["observer"]["link"] == "down"
         process.terminate()
         process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
-    assert (tmp_path / "state" / "observer" / HISTORY).is_file()
+    assert (tmp_path / "fleet.db").is_file()
 
 
 def test_a_simulation_in_virtual_time_has_no_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from ofl_agents.cli import add_settings_options, environment, overrides_of
+from ofl_agents.cli import add_settings_options
 from ofl_agents.dashboard.replay import read_recording
+from ofl_agents.observing import observer_settings
 from ofl_iot.errors import ConfigError
 from ofl_iot.fleet_view.source import FleetSource
-from ofl_iot.runtime.logs import set_format
-from ofl_iot.runtime.settings import Settings
-from ofl_iot.runtime.settings_file import load_settings
+from ofl_iot.runtime.fleet_watch import watch_fleet
 
 MAX_TOKEN_FILE = 1024
-HISTORY = "fleet-history.db"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What to show, where, to whom."""
     parser.add_argument(
-        "--state", type=Path, metavar="DIR", help="keep the history there (default: $STATE_DIRECTORY, else none)"
+        "--history", type=Path, metavar="FILE", help="go on from this history, and keep it (default: none)"
     )
     add_settings_options(parser)
     parser.add_argument(
@@ -63,24 +60,8 @@ async def _replay(options: argparse.Namespace) -> AsyncIterator[FleetSource]:
 @asynccontextmanager
 async def _follow(options: argparse.Namespace) -> AsyncIterator[FleetSource]:
     """Observe the federation of the settings, over its broker."""
-    from ofl_iot.runtime.fleet_watch import watch_fleet
-
-    settings = load_settings(Settings, options.config, environment(), overrides_of(options)).settings
-    set_format(settings.log.format)
-    async with watch_fleet(settings, history_file(options.state)) as fleet:
+    async with watch_fleet(observer_settings(options), options.history) as fleet:
         yield fleet
-
-
-def history_file(state: Path | None) -> Path | None:
-    """Return where an observer keeps its history; None without a state folder."""
-    given = state or (Path(os.environ["STATE_DIRECTORY"]) if os.environ.get("STATE_DIRECTORY") else None)
-    if given is None:
-        return None
-    try:
-        given.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError(f"cannot make the state folder {given}: {error.strerror}; choose one with --state") from error
-    return given / HISTORY
 
 
 async def _serve(options: argparse.Namespace, source: AbstractAsyncContextManager[FleetSource]) -> None:

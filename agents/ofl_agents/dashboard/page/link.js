@@ -2,8 +2,8 @@
 import { adopt, apply, store } from './store.js';
 
 const SCHEMA = 'ofl.fleet-view/1';
-const SILENCE_MS = 5000;
-const AGAIN_MS = 3000;
+const SILENCE_MS = 4000;
+const AGAIN_MS = 2000;
 
 export class TokenNeeded extends Error {}
 export class OtherVersion extends Error {}

@@ -23,27 +23,25 @@ curves = st.lists(percent, min_size=1, max_size=20).map(lambda ys: [(float(x), y
 ORDER = ("not reproduced", "reproduced", "better")
 
 
-@given(percent, percent, percent, room, room)
-def test_a_higher_accuracy_never_gets_a_worse_verdict(
-    a: float, b: float, paper: float, own: float, theirs: float
-) -> None:
+@given(percent, percent, percent, room)
+def test_a_higher_accuracy_never_gets_a_worse_verdict(a: float, b: float, paper: float, own: float) -> None:
     low, high = sorted((a, b))
-    worse, better = (ORDER.index(compare(Spread(value, own, 3), paper, theirs)) for value in (low, high))
+    worse, better = (ORDER.index(compare(Spread(value, own, 3), paper)) for value in (low, high))
     assert worse <= better
 
 
-@given(percent, room, room)
-def test_the_papers_own_figure_is_reproduced(paper: float, own: float, theirs: float) -> None:
-    assert compare(Spread(paper, own, 3), paper, theirs) == "reproduced"
+@given(percent, room)
+def test_the_papers_own_figure_is_reproduced(paper: float, own: float) -> None:
+    assert compare(Spread(paper, own, 3), paper) == "reproduced"
 
 
 @given(percent, percent, room)
-def test_within_a_point_or_a_deviation_is_reproduced_and_nothing_else_is(mean: float, paper: float, own: float) -> None:
+def test_within_a_point_is_reproduced_however_much_our_seeds_scatter(mean: float, paper: float, own: float) -> None:
     verdict = compare(Spread(mean, own, 3), paper)
     gap = abs(mean - paper)
-    if gap <= max(1.0, own):
+    if gap <= 1.0:
         assert verdict == "reproduced"
-    elif gap > max(1.0, own) + 1e-6:
+    elif gap > 1.0 + 1e-6:
         assert verdict == ("better" if mean > paper else "not reproduced")
 
 
@@ -51,7 +49,7 @@ def test_verdicts_on_the_edge() -> None:
     assert compare(Spread(93.17, 0.0, 1), 94.17) == "reproduced"
     assert compare(Spread(93.16, 0.0, 1), 94.17) == "not reproduced"
     assert compare(Spread(95.18, 0.0, 1), 94.17) == "better"
-    assert compare(Spread(91.5, 0.1, 3), 94.17, 2.93) == "reproduced"
+    assert compare(Spread(73.23, 8.87, 3), 78.55) == "not reproduced", "CFL on PubMed"
 
 
 @given(st.lists(percent, min_size=1, max_size=6))

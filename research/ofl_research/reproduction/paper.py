@@ -35,6 +35,8 @@ TITLES: Mapping[str, str] = MappingProxyType(
         "cfl": "CFL",
         "rfl-ha": "RFL-HA",
         "ofl": "OFL",
+        "fedavgm": "FedAvgM",
+        "fedavg-codec": "FedAvg, OFL's codec",
         "ifca": "IFCA",
         "ahfl": "AHFL",
         "fldp": "FLDP",

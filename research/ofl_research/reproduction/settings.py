@@ -111,7 +111,9 @@ def plan_for(dataset: str, system: str, *, quick: bool = False) -> Plan:
     """How a system learns a data set, but for the seed."""
     choice = CHOSEN.get(f"{dataset}/{system}") or CHOSEN.get(dataset) or Choice()
     if quick:
-        choice = msgspec.structs.replace(choice, rounds=min(choice.rounds, QUICK_OFL_ROUNDS))
+        # Nobody overfits in so few steps: all use the same number.
+        share = choice.share if system == "ofl" else 1.0
+        choice = msgspec.structs.replace(choice, rounds=min(choice.rounds, QUICK_OFL_ROUNDS), share=share)
     return plan_of(choice, system, budget_for(dataset, quick=quick))
 
 

@@ -30,6 +30,13 @@ from ofl_research.baselines.ahfl import AhflOptions, AsynchronousHead, NoisyPack
 from ofl_research.baselines.cfl import Cfl, CflOptions
 from ofl_research.baselines.device import DensePacking, DeviceMachine, Worker
 from ofl_research.baselines.fedavg import FedAvg
+from ofl_research.baselines.fedavg_variants import (
+    ChunkPacking,
+    CodecOptions,
+    FedAvgM,
+    FedAvgMOptions,
+    FedAvgWithCodec,
+)
 from ofl_research.baselines.fedphe import FedPhe, FedPheOptions, PackPacking
 from ofl_research.baselines.fldp import Fldp, FldpDevice, FldpFleet, FldpOptions, FldpServer
 from ofl_research.baselines.head import AsynchronousServer, HeadableDevice, SynchronousHead
@@ -81,6 +88,18 @@ class System:
 
 def _fedavg(initial: Vector, schedule: Schedule, plan: Plan) -> System:  # noqa: ARG001
     return _rounds(FedAvg(initial), schedule)
+
+
+def _fedavgm(initial: Vector, schedule: Schedule, plan: Plan) -> System:
+    return _rounds(FedAvgM(initial, _options(plan, FedAvgMOptions)), schedule)
+
+
+def _fedavg_codec(initial: Vector, schedule: Schedule, plan: Plan) -> System:
+    options = _options(plan, CodecOptions)
+    return System(
+        lambda: RoundServer(FedAvgWithCodec(initial), schedule),
+        lambda worker, _: DeviceMachine(worker, ChunkPacking(options)),
+    )
 
 
 def _cfl(initial: Vector, schedule: Schedule, plan: Plan) -> System:
@@ -148,6 +167,8 @@ def _rounds(strategy: Strategy, schedule: Schedule) -> System:
 
 BASELINES: dict[str, Callable[[Vector, Schedule, Plan], System]] = {
     "fedavg": _fedavg,
+    "fedavgm": _fedavgm,
+    "fedavg-codec": _fedavg_codec,
     "cfl": _cfl,
     "ifca": _ifca,
     "rfl-ha": _rfl_ha,

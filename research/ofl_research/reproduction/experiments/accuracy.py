@@ -152,7 +152,7 @@ def accuracy_table(rows: Rows) -> Table:
     shown: list[list[str | Toned]] = []
     for dataset, system, ours, found in rows:
         reported = paper.ACCURACY.get((dataset, system))
-        verdict = compare(ours, reported.mean, reported.deviation) if reported else None
+        verdict = compare(ours, reported.mean) if reported else None
         shown.append(
             [
                 paper.title(dataset),

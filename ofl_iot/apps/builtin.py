@@ -21,7 +21,7 @@ PLANNED = {"privacy.auto": "true", "training.steps": "1"}
 _HEADS = {**PLANNED, "upload.gamma": "1", "download.gamma": "1"}
 _IMAGES = {"training.steps": "20", "training.learning_rate": "0.03", "training.momentum": "0.9"}
 _GRAPHS = {"training.learning_rate": "0.05", "training.momentum": "0.9"}
-_MACHINES = {"training.batch_size": "64", "training.learning_rate": "0.5"}
+_MACHINES = {"training.batch_size": "64", "training.learning_rate": "0.5", "upload.gamma": "0.3"}
 SUGGESTED: dict[str, dict[str, str]] = {
     DEFAULT: _MACHINES,
     **dict.fromkeys(("mnist", "fashion-mnist", "svhn"), _IMAGES),

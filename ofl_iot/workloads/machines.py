@@ -23,7 +23,7 @@ WINDOW = 256
 """Samples of a window, at 2,560 a second; its spectrum has half as many lines, 10 Hz apart."""
 LINES = WINDOW // 2
 HIDDEN = 160
-RECORDS = 500
+RECORDS = 1000
 """Windows of one machine."""
 HELD_OUT_MACHINES, HELD_OUT_RECORDS = 40, 50
 """The coordinator judges on machines that no device has."""

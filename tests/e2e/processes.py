@@ -80,6 +80,8 @@ leader_grace_s = 1.5
 class OflProcess:
     """One `ofl` process; its output goes to a file that the test can read at any time."""
 
+    program: tuple[str, ...] = (str(OFL),)
+
     def __init__(self, arguments: list[str], log: Path) -> None:
         self.arguments = arguments
         self._log = log
@@ -88,7 +90,7 @@ class OflProcess:
     async def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                str(OFL),
+                *self.program,
                 *self.arguments,
                 stdout=log,
                 stderr=log,

@@ -17,8 +17,8 @@ from tests.e2e.processes import OFL
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
 ROUNDS = 4
-GUESSING = 0.18
-"""Above what a model reaches that names one of the six states of a machine at random."""
+LEARNT = 0.35
+"""Naming one of the six states of a machine at random is right in 0.17 of all cases."""
 DEADLINE_S = 240.0
 """Only reached when something is wrong; a busy machine may need much of it."""
 
@@ -69,7 +69,7 @@ def test_the_walkthrough_ends_with_the_accuracy_and_nothing_secret_in_the_logs(t
     said = run("\n".join(blocks()), tmp_path)
     result = re.search(rf"rounds={ROUNDS} accuracy=(0\.\d+) .*doubled_chunks=0", said)
     assert result, said
-    assert float(result[1]) > GUESSING
+    assert float(result[1]) > LEARNT
     assert re.search(r"truck-4 +revoked: stolen", said)
     assert len(re.findall(r"^enrolled ", said, re.MULTILINE)) == 6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -60,21 +62,52 @@ async def usage_of(agent: OflProcess, seconds: float) -> Usage:
     return Usage(process.memory_info().rss, busy / took, (switches_after.voluntary - switches.voluntary) / took)
 
 
-async def idle_agent(open_broker: Any, folder: Path, seconds: float) -> Usage:
+PART = ("--part", "1/8")
+
+
+async def idle_agent(open_broker: Any, folder: Path, seconds: float, learns: tuple[str, ...] = PART) -> Usage:
     """A device with the default privacy and protection, linked, without an assignment; its ledger is open."""
     async with open_broker() as port:
-        options = ["--id", "truck-1", "--part", "1/8", "--state", str(folder / "state"), "--set", f"mqtt.port={port}"]
+        options = ["--id", "truck-1", *learns, "--state", str(folder / "state"), "--set", f"mqtt.port={port}"]
         agent = OflProcess(["--log-level", "info", "agent", *options], folder / "agent.log")
         await agent.start()
         try:
             await until(lambda: "link up" in agent.output and "resources limit" in agent.output)
             assert agent._process is not None
             me = psutil.Process(agent._process.pid)
-            await until(lambda: not me.children())  # the accountant has answered
+            # The accountant has answered, and an app of one's own stays.
+            await until(lambda: [is_app(child) for child in me.children()] == [True] * (learns is not PART))
             return await usage_of(agent, seconds)
         finally:
             agent.kill()
             await agent.ended()
+
+
+def is_app(child: psutil.Process) -> bool:
+    """Whether it is the process of an agent's app."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return "ofl_iot.apps.child" in child.cmdline()
+    return False
+
+
+TORCH_APP = """
+from torch import nn
+from ofl_iot import Folder, TorchApp
+
+app = TorchApp("tiny", lambda: nn.Linear(8, 2), nn.functional.cross_entropy, samples=Folder("*.npz"))
+"""
+
+
+async def test_an_agent_whose_app_needs_torch_stays_small_itself(tmp_path: Path) -> None:
+    """The app's own process has torch in it, the agent's has not."""
+    (tmp_path / "data").mkdir()
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 8)).astype(np.float32), rng.integers(2, size=300)
+    np.savez(tmp_path / "data" / "some.npz", x=x, y=y)
+    (tmp_path / "tiny.py").write_text(TORCH_APP)
+    learns = (f"--app={tmp_path / 'tiny.py'}:app", f"--data={tmp_path / 'data'}")
+    usage = await idle_agent(_open_amqtt, tmp_path, 1.0, learns)
+    assert usage.rss_bytes < MOST_BYTES
 
 
 async def test_an_idle_agent_is_small_and_hardly_wakes_up(tmp_path: Path) -> None:

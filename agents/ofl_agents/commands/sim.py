@@ -118,7 +118,7 @@ def _lasting(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, privacy=privacy)
 
 
-MOST_STEPS = 400
+MOST_STEPS = 300
 """Private steps of a device in one simulation, whatever its data."""
 
 

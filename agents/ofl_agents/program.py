@@ -18,6 +18,7 @@ from ofl_iot import __version__
 from ofl_iot.apps.builtin import SUGGESTED
 from ofl_iot.errors import ConfigError, StoreError
 from ofl_iot.ids import DeviceId, federation_id
+from ofl_iot.jobs.prepared_kernels import prepared_folder, take_prepared
 from ofl_iot.jobs.toolbox import Pace, Toolbox
 from ofl_iot.local.address import socket_path
 from ofl_iot.local.server import LocalServer
@@ -172,6 +173,7 @@ def _equip(
     store_executor: ThreadPoolExecutor,
     listener: Callable[[str, Report, float], None] | None,
 ) -> Equipment:
+    take_prepared(prepared_folder())
     wire = Wire(federation_id(process.settings.federation.id))
     echo = wire.topics.build(Topic(Kind.ECHO, process.name))
     store = SqliteStore(process.state / f"{process.name}.sqlite")

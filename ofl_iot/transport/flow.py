@@ -21,6 +21,8 @@ MIN_BUFFER_BYTES = 8 * 1024
 _SIOCOUTQ = 0x5411
 """Linux: bytes in the send queue that the peer has not acknowledged."""
 _MIN_SAMPLE_S = 0.2
+_BUFFERED_BYTES = 64 * 1024
+"""So much may vanish at once in buffers on the way; only more shows that a link is faster than it seemed."""
 FORGET_S = 900.0
 """A rate is forgotten when nothing has waited for so long."""
 
@@ -50,10 +52,10 @@ class LinkRate:
             return
         if self._busy and unacknowledged:
             self._seen((delivered - self._delivered) / elapsed_s, now)
-        elif self.bytes_s is not None and (
-            now - self._seen_at > FORGET_S or delivered - self._delivered > self.bytes_s * max(elapsed_s, 1.0)
-        ):
-            self.bytes_s = None  # it carries more than was seen, or nothing was seen for long
+        elif self.bytes_s is not None:
+            buffered = _BUFFERED_BYTES + self.bytes_s * max(elapsed_s, 1.0)
+            if now - self._seen_at > FORGET_S or delivered - self._delivered > buffered:
+                self.bytes_s = None  # nothing was seen for long, or it carries more than was seen
         self._at, self._delivered, self._busy = now, delivered, unacknowledged > 0
 
     def coming_in(self, size: int, elapsed_s: float, now: float) -> None:

@@ -50,7 +50,9 @@ def test_the_rate_of_a_link_outlives_its_connection_and_is_forgotten_when_more_p
     rate.sample(4.0, 5_000, 5_000)
     rate.sample(5.0, 5_000, 5_000)
     assert rate.bytes_s == 2500.0, "what does not move at all is an outage"
-    rate.sample(6.0, 9_000, 0)
+    rate.sample(6.0, 25_000, 0)
+    assert rate.bytes_s == 2500.0, "buffers on the way took it"
+    rate.sample(7.0, 125_000, 0)
     assert rate.bytes_s is None, "it carries more than that"
 
 

@@ -112,6 +112,7 @@ class TallyWorld:
             leader=self.leader,
             protection=self.protection,
         )
+        self.plan = self.make_plan(self.plan)
         self.world = self.make_world()
         self.names = [device_id(f"d{number}") for number in range(self.devices)]
         self.world.add(
@@ -125,6 +126,10 @@ class TallyWorld:
         )
         for slot, name in enumerate(self.names):
             self._add_device(slot, name)
+
+    def make_plan(self, plan: CountingPlan) -> CountingPlan:
+        """Return the rules of the federation."""
+        return plan
 
     def make_world(self) -> VirtualWorld:
         """Return the empty world."""

@@ -16,6 +16,7 @@ from ofl_iot.fleet_view.alerts import AlertBook
 from ofl_iot.fleet_view.assemble import Context, device_view, fleet_view
 from ofl_iot.fleet_view.details import details_of
 from ofl_iot.fleet_view.records import Changes, DeviceRecord, Past, RefusalRecord
+from ofl_iot.fleet_view.traffic import RoundTraffic
 from ofl_iot.fleet_view.view import (
     Alert,
     BrokerView,
@@ -59,6 +60,7 @@ class Observer:
         past = past or Past()
         self.federation, self.name = federation, name
         self.memory = past.memory
+        self._traffic = RoundTraffic()
         self._rounds = {each.round_no: each for each in past.rounds[-MAX_ROUNDS:]}
         self._events = deque(past.events[:MAX_EVENTS], maxlen=MAX_EVENTS)
         self.bins = past.bins
@@ -268,6 +270,10 @@ class Observer:
         if before is not None and vitals.sent_chunks > before.sent_chunks:
             record.uploaded_s = now if fresh else record.uploaded_s
             timeline.uploaded(self.bins.setdefault(name, []), before, vitals, now)
+        if fresh:
+            self._traffic.heard(
+                before, vitals, leads=any(each.leader == name for each in self.memory.clusters.values())
+            )
         record.vitals, record.version = vitals, vitals.version or record.version
         record.vitals_s = now if fresh else record.vitals_s
         self._changed(record)
@@ -336,6 +342,8 @@ class Observer:
         if view == before:
             return
         self.memory.version = note.version or self.memory.version
+        if fresh and (before is None or before.state == "open"):
+            view = msgspec.structs.replace(view, bytes=self._traffic.round_ended())
         self._keep(view)
         if before is None or before.state == "open":
             self._round_is_over(view, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, cast
 
-from ofl_iot.fleet_view.view import ContributionView, RoundSeconds, RoundView
+from ofl_iot.fleet_view.view import ContributionView, RoundBytes, RoundSeconds, RoundView
 from ofl_iot.protocol.fleet_notes import ContributionNote, RoundNote
 from ofl_iot.protocol.messages import RoundOpen
 
@@ -53,6 +53,7 @@ def ended(
         decryption_set=note.decrypted_by,
         not_answered=note.not_answered,
         seconds=RoundSeconds(collect=note.collect_s, aggregate=note.aggregate_s),
+        bytes=before.bytes if before and over else RoundBytes(),
         devices=len({name for each in note.contributions for name in each.contributors}),
         online=before.online if before and over else online,
         accuracy=_accuracy(note),

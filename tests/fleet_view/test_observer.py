@@ -227,3 +227,21 @@ def test_whatever_is_said_the_view_is_whole_and_each_device_has_one_reason(said:
     assert len({each.id for each in view.clusters}) == len(view.clusters)
     assert all(each.why.code and each.state for each in view.devices)
     assert [each.id for each in view.devices] == sorted({each.id for each in view.devices})
+
+
+def test_a_round_costs_what_devices_said_since_the_round_before() -> None:
+    fleet = Fleet()
+    fleet.vitals("truck-1", bytes_up=100, bytes_down=10)
+    fleet.vitals("truck-2", bytes_up=1000, bytes_down=0)
+    fleet.end_round(1, CLOSED)
+    assert fleet.view().rounds[-1].bytes.devices_up is None, "the observer came while it ran"
+    fleet.vitals("truck-1", bytes_up=150, bytes_down=15)
+    fleet.vitals("truck-2", bytes_up=1700, bytes_down=0)
+    fleet.vitals("truck-2", bytes_up=7, bytes_down=3)
+    fleet.end_round(2, CLOSED)
+    cost = fleet.view().rounds[-1].bytes
+    assert (cost.leaders_up, cost.devices_up, cost.down) == (50, 707, 8)
+    fleet.end_round(2, CLOSED, metrics={"accuracy": 0.5})
+    assert fleet.view().rounds[-1].bytes == cost
+    fleet.end_round(3, CLOSED)
+    assert fleet.view().rounds[-1].bytes.down is None, "nobody told anything"

@@ -25,7 +25,10 @@ DECRYPTOR = DeviceId("decryptor")
 OBSERVER = DeviceId("observer")
 """The id of a party that reads what the fleet says and publishes nothing; no device may take it either."""
 
-RESERVED = frozenset({COORDINATOR, DECRYPTOR, OBSERVER})
+OPERATOR = DeviceId("operator")
+"""The id of a party that gives orders to devices and reads what observers read; no device may take it either."""
+
+RESERVED = frozenset({COORDINATOR, DECRYPTOR, OBSERVER, OPERATOR})
 
 MAX_ID_LENGTH = 48
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")

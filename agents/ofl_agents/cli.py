@@ -31,6 +31,7 @@ COMMANDS = {
     "status": ("ofl_agents.commands.status", "the fleet at a glance, or parties on this machine (--local)"),
     "top": ("ofl_agents.commands.top", "the fleet as a live table, what needs attention first"),
     "why": ("ofl_agents.commands.why", "why a device does what it does, from evidence"),
+    "fleet": ("ofl_agents.commands.fleet", "order devices to pause or go on; make join tokens for many"),
     "metrics": ("ofl_agents.commands.metrics", "serve the fleet's figures to Prometheus"),
     "new": ("ofl_agents.commands.new", "write a project to start from: app, data, test, settings"),
     "model": ("ofl_agents.commands.model", "show, export and compare trained models, while their party runs or not"),

@@ -13,7 +13,7 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from ofl_broker.policy import Party, may_publish, may_receive, may_subscribe
-from ofl_iot.ids import OBSERVER, FederationId
+from ofl_iot.ids import OBSERVER, OPERATOR, FederationId
 from ofl_iot.protocol.topics import Topics
 
 _ASKED = {Action.PUBLISH: may_publish, Action.SUBSCRIBE: may_subscribe, Action.RECEIVE: may_receive}
@@ -26,7 +26,7 @@ def guard_plugins(federation: FederationId) -> dict[str, dict[str, Any]]:
 
 def _is_own(client_id: str, federation: str, name: str) -> bool:
     """Whether a session is of its bearer's name; several that only read may visit at a time."""
-    visiting = name == OBSERVER and client_id.startswith(f"{federation}.{name}.")
+    visiting = name in (OBSERVER, OPERATOR) and client_id.startswith(f"{federation}.{name}.")
     return visiting or client_id in (name, f"{federation}.{name}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import COORDINATOR, DECRYPTOR, OBSERVER, is_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, OBSERVER, OPERATOR, is_id
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 
 
@@ -28,12 +28,14 @@ class Party(enum.Enum):
     DECRYPTOR = DECRYPTOR
     OBSERVER = OBSERVER
     """Reads what the fleet says of itself and publishes nothing; it is no member."""
+    OPERATOR = OPERATOR
+    """Gives orders, and reads what an observer reads; it is no member either."""
 
     @classmethod
     def of(cls, name: str) -> frozenset[Party]:
         """What the bearer of a user name is; nothing if it is no id."""
-        if name == OBSERVER:
-            return frozenset({cls.OBSERVER})
+        if name in (OBSERVER, OPERATOR):
+            return frozenset({cls(name)})
         return frozenset(party for party in cls if party.value in ("", name)) if is_id(name) else frozenset()
 
 
@@ -61,7 +63,8 @@ class Rule:
 _MEMBER = frozenset({Party.MEMBER})
 _COORDINATOR = frozenset({Party.COORDINATOR})
 _SERVERS = frozenset({Party.COORDINATOR, Party.DECRYPTOR})
-_OBSERVER = frozenset({Party.OBSERVER})
+_OPERATOR = frozenset({Party.OPERATOR})
+_OBSERVER = frozenset({Party.OBSERVER, Party.OPERATOR})
 
 POLICY: Mapping[Kind, Rule] = {
     Kind.STATUS: Rule(_MEMBER, _COORDINATOR | _OBSERVER),
@@ -86,6 +89,7 @@ POLICY: Mapping[Kind, Rule] = {
     Kind.REFUSAL: Rule(_MEMBER, _MEMBER | _OBSERVER),
     Kind.CLUSTER_NOTE: Rule(_COORDINATOR, _OBSERVER),
     Kind.ROUND_NOTE: Rule(_COORDINATOR, _OBSERVER),
+    Kind.ORDER: Rule(_OPERATOR, _MEMBER | _OBSERVER),
     Kind.BOOKS: Rule(_COORDINATOR, _COORDINATOR),
 }
 """Every kind must be here. What names no receiver (an opened round, the global model) every member reads.
@@ -128,7 +132,7 @@ def may_receive(topics: Topics, name: str, topic: str) -> bool:
     parsed = _parsed(topics, topic)
     if parsed is None or not (rule := POLICY[parsed.kind]).subscribe & Party.of(name):
         return False
-    receiver = None if name == OBSERVER else parsed.receiver
+    receiver = None if name in (OBSERVER, OPERATOR) else parsed.receiver
     return (parsed.sender if rule.to_itself else receiver) in (None, name)
 
 
@@ -147,7 +151,7 @@ def _parsed(topics: Topics, topic: str) -> Topic | None:
 def _bound(topics: Topics, kind: Kind, action: Action, me: str, party: Party) -> str:
     if action == Action.PUBLISH or POLICY[kind].to_itself:
         return topics.pattern(kind, sender=me)
-    if party is Party.OBSERVER:
+    if party in (Party.OBSERVER, Party.OPERATOR):
         return topics.pattern(kind)
     return topics.pattern(kind, receiver=me)
 

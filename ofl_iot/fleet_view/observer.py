@@ -29,6 +29,7 @@ from ofl_iot.fleet_view.view import (
 )
 from ofl_iot.ids import COORDINATOR
 from ofl_iot.protocol.fleet_notes import ClusterNote, Refusal, RoundNote, Vitals
+from ofl_iot.protocol.fleet_orders import Order
 from ofl_iot.protocol.messages import Card, Message, RoundOpen, Status
 from ofl_iot.protocol.model_card import decode_card
 from ofl_iot.protocol.topics import Kind, Topic
@@ -41,6 +42,7 @@ KINDS = (
     Kind.STATUS,
     Kind.VITALS,
     Kind.REFUSAL,
+    Kind.ORDER,
 )
 """What an observer reads."""
 MAX_DEVICES = 20_000
@@ -127,6 +129,8 @@ class Observer:
             self._round_opened(message, now, fresh=fresh)
         elif isinstance(message, Card):
             self._card(message)
+        elif isinstance(message, Order):
+            self._order(message, now, fresh=fresh)
         else:
             self.dropped += 1
 
@@ -301,6 +305,11 @@ class Observer:
         if not again:
             self._tell(now, "refused", name, f"{by} refuses {name}: {refusal.reason}")
         self._changed(record)
+
+    def _order(self, order: Order, now: float, *, fresh: bool) -> None:
+        """Enter an order into the audit trail; only an operator may publish one, and the device verifies it."""
+        if fresh and order.device in self.memory.devices:
+            self._tell(now, "order", order.device, f"An operator ordered {order.device} to {order.action}")
 
     # --- what the coordinator says
 

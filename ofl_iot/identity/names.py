@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass
 
 from ofl_iot.errors import ConfigError, CryptoError
-from ofl_iot.ids import COORDINATOR, DECRYPTOR, OBSERVER, DeviceId, FederationId, device_id, is_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, OBSERVER, OPERATOR, DeviceId, FederationId, device_id, is_id
 
 BROKER = DeviceId("broker")
 ENROLMENT = DeviceId("enrolment")
 """The enrolment service: its certificate names it and not a machine, so it may move without a new one."""
-PARTIES = (COORDINATOR, DECRYPTOR, BROKER, OBSERVER)
+PARTIES = (COORDINATOR, DECRYPTOR, BROKER, OBSERVER, OPERATOR)
 """Who may be enrolled beside devices; each by a token made for it."""
 _SEALING = re.compile(r"(?:[0-9a-f]{64})?\Z")
 

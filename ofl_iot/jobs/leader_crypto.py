@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ofl_iot.crypto.params import LEAN
-from ofl_iot.errors import CryptoError
+from ofl_iot.errors import CryptoError, OflError
 from ofl_iot.ids import COORDINATOR, DeviceId, FederationId
 from ofl_iot.jobs.joint_key import (
     FEWEST_CONTRIBUTORS,
@@ -27,8 +27,10 @@ from ofl_iot.roles.events import (
     DecryptionAnswered,
     KeysBegun,
     KeysFinished,
+    OrderJudged,
     SealingKeyMade,
 )
+from ofl_iot.roles.job_kinds.device import JudgeOrder
 from ofl_iot.roles.job_kinds.keys import AnswerDecryption, BeginKeys, FinishKeys, KeyMaterial, MakeSealingKey
 from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.settings import ProtectionRules
@@ -52,6 +54,17 @@ class LeaderCrypto:
         self._entropy = entropy
         self._trust = trust
         self.lean = LeanLeader(federation, rules, entropy, trust)
+
+    def judge_order(self, job: JudgeOrder) -> OrderJudged:
+        """Judge an operator's order; a device that is not enrolled obeys none."""
+        if self._trust is None:
+            return OrderJudged(job.order, refusal="this device is not enrolled, so it cannot tell who signed")
+        from ofl_iot.jobs.operator_orders import OrderTrust
+
+        try:
+            return OrderJudged(job.order, OrderTrust(self._trust.enrolled, self._trust.clock).check(job.order))
+        except OflError as error:
+            return OrderJudged(job.order, refusal=str(error))
 
     def make_sealing_key(self, _job: MakeSealingKey) -> SealingKeyMade:
         """Draw an X25519 key; an enrolled device has one that its certificate names."""

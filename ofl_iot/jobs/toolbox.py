@@ -38,7 +38,7 @@ from ofl_iot.roles.events import (
     Trained,
 )
 from ofl_iot.roles.job_kinds.base import Job, failure_of
-from ofl_iot.roles.job_kinds.device import LookAtData, OpenLedger, PrepareRelease, TrainLocally
+from ofl_iot.roles.job_kinds.device import JudgeOrder, LookAtData, OpenLedger, PrepareRelease, TrainLocally
 from ofl_iot.roles.job_kinds.keys import (
     AnswerDecryption,
     AnswerLean,
@@ -203,6 +203,7 @@ class DeviceToolbox:
         self._tools: Tools = {
             OpenLedger: self._open_ledger,
             LookAtData: self._look,
+            JudgeOrder: crypto.judge_order,
             TrainLocally: self._train,
             PrepareRelease: self._prepare,
             MakeSealingKey: crypto.make_sealing_key,

@@ -15,6 +15,7 @@ from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import MAX_CHUNK_BYTES, Chunk
 from ofl_iot.protocol.fields import BodyDigest, Certificate, Count, Id, Incarnation, ModelDigest, Seconds, Text
 from ofl_iot.protocol.fleet_notes import ClusterNote, Refusal, RoundNote, Vitals
+from ofl_iot.protocol.fleet_orders import Order
 from ofl_iot.protocol.lives import Account, StoreId
 from ofl_iot.protocol.model_card import MAX_CARD_BYTES
 from ofl_iot.protocol.seqset import Seq, SeqSet
@@ -366,6 +367,7 @@ Message: TypeAlias = (
     | Refusal
     | ClusterNote
     | RoundNote
+    | Order
 )
 
 MESSAGES_ON: dict[Kind, type[Message]] = {
@@ -392,4 +394,5 @@ MESSAGES_ON: dict[Kind, type[Message]] = {
     Kind.REFUSAL: Refusal,
     Kind.CLUSTER_NOTE: ClusterNote,
     Kind.ROUND_NOTE: RoundNote,
+    Kind.ORDER: Order,
 }

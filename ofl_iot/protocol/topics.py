@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import COORDINATOR, DECRYPTOR, OBSERVER, RESERVED, DeviceId, FederationId, is_id
+from ofl_iot.ids import COORDINATOR, DECRYPTOR, OBSERVER, OPERATOR, RESERVED, DeviceId, FederationId, is_id
 
 ROOT = "ofl/v1"
 MAX_INDEX = 10**6
@@ -64,6 +64,8 @@ class Kind(enum.Enum):
     """coordinator → observer, retained: who leads whom, and why"""
     ROUND_NOTE = "fleet/round"
     """coordinator → observer, retained: how the last round ended"""
+    ORDER = "fleet/order/{receiver}"
+    """operator → device, and the observer, retained: pause or go on, signed"""
     BOOKS = "global/books/{index}"
     """coordinator → whoever takes over from it, retained: which chunks the model holds"""
 
@@ -72,6 +74,7 @@ _WITH = {
     COORDINATOR: {Kind.ECHO, Kind.RECEIPT, Kind.KEYS, Kind.SERVERDEC, Kind.REFUSAL},
     DECRYPTOR: {Kind.ECHO, Kind.RECEIPT, Kind.SERVERDEC},
     OBSERVER: set(),
+    OPERATOR: set(),
 }
 """Where coordinator and decryptor may stand in a device's place; elsewhere their ids would make them devices."""
 _PATHS = {kind: tuple(kind.value.split("/")) for kind in Kind}

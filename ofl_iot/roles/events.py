@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ofl_iot.privacy.ledger import Ledger
 from ofl_iot.protocol.chunks import Piece
+from ofl_iot.protocol.fleet_orders import Order
 from ofl_iot.protocol.messages import Message
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.protocol.topics import Topic
@@ -104,6 +105,16 @@ class ReleasePrepared:
     """What to release from the update, cut into chunks, the most useful first; nothing has left the device yet."""
 
     pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class OrderJudged:
+    """Whether an operator signed an order to this device, and which."""
+
+    order: Order
+    by: str = ""
+    refusal: str = ""
+    """Why it is not to be obeyed; empty if it is."""
 
 
 @dataclass(frozen=True)
@@ -327,6 +338,7 @@ Event: TypeAlias = (
     | Trained
     | ReleasePrepared
     | SealingKeyMade
+    | OrderJudged
     | KeysBegun
     | KeysFinished
     | KeysMade

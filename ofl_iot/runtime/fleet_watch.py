@@ -15,7 +15,10 @@ from ofl_iot.errors import StoreError, TransportError
 from ofl_iot.fleet_view.observer import KINDS, Observer
 from ofl_iot.fleet_view.records import Past
 from ofl_iot.fleet_view.view import BrokerView, DeviceDetails, FleetView
-from ofl_iot.ids import OBSERVER, federation_id
+from ofl_iot.ids import OBSERVER, OPERATOR, DeviceId, federation_id
+from ofl_iot.protocol.codec import encode
+from ofl_iot.protocol.fleet_orders import Order
+from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.runtime.addressing import Wire
 from ofl_iot.runtime.fleet_history import Batch, FleetHistory
 from ofl_iot.runtime.settings import Settings
@@ -95,6 +98,11 @@ class FleetWatch:
             await asyncio.sleep(0.02)
         return self.view()
 
+    def order(self, order: Order, wire: Wire) -> bool:
+        """Publish an order, retained; only a watch under an operator's name may. False: the link did not take it."""
+        topic = wire.topics.build(Topic(Kind.ORDER, OPERATOR, DeviceId(order.device)))
+        return self._link.publish(topic, encode(order), qos=1, retain=True)
+
     # --- the runner's side
 
     def hear(self, event: LinkEvent, wire: Wire, broker: BrokerView) -> None:
@@ -141,7 +149,9 @@ class FleetWatch:
 
 
 @contextlib.asynccontextmanager
-async def watch_fleet(settings: Settings, history: Path | None = None) -> AsyncIterator[FleetWatch]:
+async def watch_fleet(
+    settings: Settings, history: Path | None = None, name: DeviceId = OBSERVER
+) -> AsyncIterator[FleetWatch]:
     """Observe the federation of these settings over its broker for as long as the block lasts.
 
     With `mqtt.identity`, a folder enrolled as `observer`, over TLS; without, over plain MQTT. `history` is a sqlite
@@ -154,7 +164,7 @@ async def watch_fleet(settings: Settings, history: Path | None = None) -> AsyncI
         now = time.time()
         observer = Observer(federation, now, kept.load(now) if kept else Past())
         # Several may observe at a time, where the broker takes a session's id from its client.
-        link = MqttLink(settings.mqtt, OBSERVER, federation=federation, visitor=secrets.token_hex(4))
+        link = MqttLink(settings.mqtt, name, federation=federation, visitor=secrets.token_hex(4))
         watch = FleetWatch(observer, link, kept)
         for kind in KINDS:
             link.subscribe(wire.topics.pattern(kind), 1)

@@ -6,6 +6,7 @@ import io
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 
 from ofl_agents.cli import main
 from ofl_agents.commands import enroll
+from ofl_agents.enrolment.authority import Authority
 from ofl_iot.identity.tokens import JoinToken
+from ofl_iot.ids import FederationId
 from ofl_iot.transport.identity import CRL, KEY, IdentityFolder
 from tests.agents.test_enrolment import Running, service
 from tests.e2e.processes import OFL
@@ -201,3 +204,12 @@ def test_the_service_is_a_process_that_ends_when_asked_and_an_agent_with_a_bad_f
     (tmp_path / "truck" / KEY).chmod(0o644)
     coordinator = ("coordinator", "--state", tmp_path, "--set", f"mqtt.identity={tmp_path / 'truck'}")
     assert "chmod 600" in ofl(*coordinator, fails=2)
+
+
+def test_tokens_for_a_fleet_are_one_a_line_and_a_bad_count_gets_a_sentence(ofl: Ofl, tmp_path: Path) -> None:
+    ca = tmp_path / "fleet-ca"
+    Authority.found(ca, FederationId("depot"), time.time()).close()
+    tokens = ofl("fleet", "token", "--ca", ca, "--count", 50).split()
+    assert len(set(tokens)) == 50
+    assert {JoinToken.parse(each).name for each in tokens} == {None}
+    assert "choose 1 to 10000" in ofl("fleet", "token", "--ca", ca, "--count", 0, fails=2)

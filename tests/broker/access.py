@@ -15,7 +15,7 @@ import pytest
 
 from ofl_broker.policy import Party, may_publish, may_receive
 from ofl_iot.errors import TopicError
-from ofl_iot.ids import OBSERVER, DeviceId, FederationId
+from ofl_iot.ids import OBSERVER, OPERATOR, DeviceId, FederationId
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.transport.mqtt import MqttLink, MqttSettings, TlsSettings
 from tests.certificates import Authority
@@ -79,6 +79,11 @@ async def present(
         await link.stop()
 
 
+def last_of(name: str) -> str:
+    """What a party may publish at the end of its tries: its echo, or an order."""
+    return TOPICS.build(Topic(Kind.ORDER, OPERATOR, LEADER)) if name == OPERATOR else echo_of(name)
+
+
 async def published_by(name: str, doors: dict[str, Door]) -> set[str]:
     """What a watcher sees of all that a party tries to publish; its echo, which is allowed, comes last."""
     async with (
@@ -87,10 +92,13 @@ async def published_by(name: str, doors: dict[str, Door]) -> set[str]:
     ):
         await eventually(lambda: watcher.granted)
         for topic in whole_tree():
-            if topic != echo_of(name):
+            if topic != last_of(name):
                 assert link.publish(topic, b"x", qos=0)
-        last = echo_of(name)
-        if name == OBSERVER:  # may not even echo: once its next request is granted, the broker has seen all before it
+        last = last_of(name)
+        if name in (
+            OBSERVER,
+            OPERATOR,
+        ):  # may not even echo: once its next request is granted, the broker has seen all before it
             link.subscribe(TOPICS.pattern(Kind.ROUND_NOTE), 1)
             await eventually(lambda: TOPICS.pattern(Kind.ROUND_NOTE) in link.granted)
             last = f"ofl/v1/{FEDERATION}/end"
@@ -111,7 +119,7 @@ async def received_by(name: str, doors: dict[str, Door]) -> set[str]:
         present(doors[name], name, tuple(whole_pattern_tree()), qos=0) as (link, heard),
         present(doors[WATCHER], WATCHER) as (watcher, _),
     ):
-        asked = TOPICS.pattern(Kind.STATUS) if name == OBSERVER else echo_of(name)
+        asked = TOPICS.pattern(Kind.STATUS) if name in (OBSERVER, OPERATOR) else echo_of(name)
         await eventually(lambda: asked in link.granted and not link._requests)
         for topic in sorted(whole_tree(), key=may_be_received_by(name).__contains__):
             assert watcher.publish(topic, b"x", qos=1)

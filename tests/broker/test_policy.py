@@ -15,7 +15,7 @@ from ofl_agents.sim.simulation import Simulation
 from ofl_agents.sim.summary import Progress
 from ofl_broker.mosquitto import acl_text
 from ofl_broker.policy import POLICY, Action, Party, granted_to, may_publish, may_receive, may_subscribe
-from ofl_iot.ids import OBSERVER, DeviceId, federation_id
+from ofl_iot.ids import OBSERVER, OPERATOR, DeviceId, federation_id
 from ofl_iot.protocol.topics import Kind, Topic, Topics
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.settings_file import load_settings
@@ -42,16 +42,25 @@ def test_nobody_publishes_in_anothers_name(name: str, topic: str) -> None:
 @given(NAMES, st.sampled_from(whole_tree()))
 def test_nobody_reads_what_is_for_another(name: str, topic: str) -> None:
     if may_receive(TOPICS, name, topic):
-        assert TOPICS.parse(topic).receiver in (None, name) or name == OBSERVER
+        assert TOPICS.parse(topic).receiver in (None, name) or name in (OBSERVER, OPERATOR)
 
 
-OBSERVED = {Kind.STATUS, Kind.VITALS, Kind.REFUSAL, Kind.CLUSTER_NOTE, Kind.ROUND_NOTE, Kind.ROUND_OPEN, Kind.CARD}
+OBSERVED = {Kind.STATUS, Kind.VITALS, Kind.REFUSAL, Kind.CLUSTER_NOTE, Kind.ROUND_NOTE, Kind.ROUND_OPEN, Kind.CARD,
+            Kind.ORDER}  # fmt: skip
 
 
 def test_an_observer_publishes_nothing_and_reads_no_model_no_chunk_and_no_telemetry() -> None:
     assert not any(may_publish(TOPICS, OBSERVER, topic) for topic in whole_tree())
     assert granted_to(TOPICS, OBSERVER, Action.PUBLISH) == []
     assert {TOPICS.parse(each).kind for each in whole_tree() if may_receive(TOPICS, OBSERVER, each)} == OBSERVED
+
+
+def test_an_operator_orders_and_reads_what_an_observer_reads_and_nobody_else_orders() -> None:
+    for name in PARTIES:
+        kinds = {TOPICS.parse(each).kind for each in whole_tree() if may_publish(TOPICS, name, each)}
+        assert (Kind.ORDER in kinds) == (name == OPERATOR)
+        assert name != OPERATOR or kinds == {Kind.ORDER}
+    assert {TOPICS.parse(each).kind for each in whole_tree() if may_receive(TOPICS, OPERATOR, each)} == OBSERVED
 
 
 @pytest.mark.parametrize("name", STRANGERS)
@@ -144,7 +153,7 @@ def rights_used_by_a_run(
 def test_no_right_is_given_that_a_federation_does_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole encrypted run in virtual time with beats, and one with a decryptor, need every rule and no other.
 
-    Echoes belong to the link beneath, notes to observers, refusals to faults;
+    Echoes belong to the link beneath, notes to observers, refusals to faults, orders to operators;
     the books are read only by a coordinator that takes over.
     """
     used: set[tuple[Kind, Action, str]] = set()
@@ -153,7 +162,7 @@ def test_no_right_is_given_that_a_federation_does_not_use(tmp_path: Path, monkey
             used |= rights_used_by_a_run(tmp_path, patch, server_dec)
     assert {(kind, action) for kind, action, _ in used} == {
         (kind, action) for kind in Kind if kind is not Kind.ECHO for action in Action
-    } - {(Kind.BOOKS, Action.SUBSCRIBE), (Kind.REFUSAL, Action.PUBLISH)} - {
+    } - {(Kind.BOOKS, Action.SUBSCRIBE), (Kind.REFUSAL, Action.PUBLISH), (Kind.ORDER, Action.PUBLISH)} - {
         (kind, Action.SUBSCRIBE) for kind in (Kind.VITALS, Kind.CLUSTER_NOTE, Kind.ROUND_NOTE)
     }
     for kind, action, who in used:

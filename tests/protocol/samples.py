@@ -129,8 +129,8 @@ def _plain(schema: inspect.Type) -> st.SearchStrategy[Any]:
         return st.integers(low, schema.le if schema.le is not None else (schema.lt or 2**63) - 1)
     if isinstance(schema, inspect.FloatType):
         return st.floats(schema.ge, schema.le, allow_nan=False)
-    if isinstance(schema, inspect.NoneType):
-        return st.none()
+    if isinstance(schema, inspect.NoneType | inspect.LiteralType):
+        return st.sampled_from(getattr(schema, "values", (None,)))
     if isinstance(schema, inspect.BytesType):
         return st.binary(min_size=schema.min_length or 0, max_size=min(99, schema.max_length or 99))
     assert isinstance(schema, inspect.StrType), f"draw {schema} here"

@@ -11,6 +11,7 @@ from ofl_iot.protocol.block_batch import BlockBatch
 from ofl_iot.protocol.chunks import ChunkHead, split_update
 from ofl_iot.protocol.codec import Body, decode, decode_body, encode, encode_body
 from ofl_iot.protocol.fleet_notes import ClusterNote, ContributionNote, Refusal, RoundNote, Vitals
+from ofl_iot.protocol.fleet_orders import Order
 from ofl_iot.protocol.key_messages import KeyMember, KeyOne, KeyOpen, PartDecAsk, ServerDecAnswer, ServerDecAsk
 from ofl_iot.protocol.lean import LeanAnswer, LeanUpload, OpenAsk, ScoresAsk, SignedHeader, SketchAsk, VouchAsk
 from ofl_iot.protocol.messages import (
@@ -91,6 +92,14 @@ GOLDEN: dict[str, tuple[Kind, Message, str]] = {
         (
             "9201dc001ca6766974616c73a5302e322e3003cd03840000cb0000000000000000cb0000000000000000a0cb3fe000000000"
             "000000a468656174a000c0c0cb3ff0000000000000cb4057000000000000c0c0c0c0c0c00000a000"
+        ),
+    ),
+    "order": (
+        Kind.ORDER,
+        Order("depot", "truck-1", 1_800_000_000_000, 1.8e9, "pause", b"cert", b"sig"),
+        (
+            "920198a56f72646572a56465706f74a7747275636b2d31cf000001a3185c5000cb41dad27480000000a57061757365c40463"
+            "657274c403736967"
         ),
     ),
     "refusal": (

@@ -16,6 +16,7 @@ from ofl_iot.errors import LateError, RefusedError
 from ofl_iot.ids import DeviceId
 from ofl_iot.privacy.planning import Fleet
 from ofl_iot.protocol.fleet_notes import Refusal
+from ofl_iot.protocol.fleet_orders import Order
 from ofl_iot.protocol.messages import Assignment, Blocks, Card, ClusterChange, Receipt, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.topics import Kind, Topic
@@ -28,6 +29,7 @@ from ofl_iot.roles.device.ledger_watch import LedgerWatch
 from ofl_iot.roles.device.local_model import LocalModel
 from ofl_iot.roles.device.model_store import TABLE as MODEL
 from ofl_iot.roles.device.model_store import ModelStore
+from ofl_iot.roles.device.orders import Orders
 from ofl_iot.roles.device.outbox import TABLE as OUTBOX
 from ofl_iot.roles.device.outbox import Outbox
 from ofl_iot.roles.device.own_data import OwnData
@@ -49,6 +51,7 @@ from ofl_iot.roles.events import (
     LinkDown,
     LinkUp,
     Measured,
+    OrderJudged,
     ReleasePrepared,
     SealingKeyMade,
     Started,
@@ -140,6 +143,7 @@ class DeviceMachine:
             model=self.model,
         )
         self._refusals = RefusalsHeard()
+        self._orders = Orders(self.activity)
         self._now = 0.0
 
     @property
@@ -209,6 +213,9 @@ class DeviceMachine:
                 yield from self._release(now)
                 yield from self._download.after_release(now)
                 yield from self._training.advance(now)
+            case OrderJudged():
+                yield from self._orders.judged(event)
+                yield from self._training.advance(now)
             case JobFailed():
                 yield from self._training.failed(event, now)
             case _:
@@ -233,10 +240,11 @@ class DeviceMachine:
             if held.fleet_records:
                 self.guard.fleet = Fleet.announced(held.fleet_records, held.fleet_devices)
         yield from self._upload.restore(stored.get(OUTBOX, {}), next_seq, self._training.rules.steps)
+        self._orders.restore(before)
         worked = stored is not before or bool(stored.get(OUTBOX)) or next_seq > 1 or bool(self._upload.trainings)
         if self.guard.begin(before, started.wall - now, worked=worked) and self._upload.trainings:
             yield from self._ledger.drop_work("it was trained in another privacy mode")
-        for kind in (Kind.ASSIGNMENT, Kind.RECEIPT, Kind.BLOCKS, Kind.REFUSAL):
+        for kind in (Kind.ASSIGNMENT, Kind.RECEIPT, Kind.BLOCKS, Kind.REFUSAL, Kind.ORDER):
             yield Subscribe(kind, receiver=self.profile.device)
         if self.assignment:
             yield from self.following.new_leader(DeviceId(self.assignment.leader))
@@ -283,6 +291,8 @@ class DeviceMachine:
             yield from self._assigned(message, now)
         elif isinstance(message, Card):
             yield from self.presence.compare(message, now)
+        elif isinstance(message, Order):
+            yield from self._orders.take(message)
         elif isinstance(message, Refusal):
             yield from self._refusals.heard(sender, message, self.assignment)
         elif self.assignment is None or sender != self.assignment.leader:

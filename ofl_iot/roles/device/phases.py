@@ -62,6 +62,8 @@ class Activity:
     resting: bool = False
     opening: bool = False
     """Whether the privacy ledger is being opened."""
+    paused_by: str = ""
+    """The operator whose order keeps it from training; empty if none does."""
     awaiting_round: bool = False
     """Whether the budget allowed no training before the next global model, when it was last asked."""
 

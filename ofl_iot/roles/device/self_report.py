@@ -24,7 +24,14 @@ from ofl_iot.roles.device.upload import Upload
 from ofl_iot.roles.events import Measured
 from ofl_iot.roles.reports.device import ExchangeLimited
 
-SPENT, LEDGER_LOST, NO_DATA, USER_CODE, OUTBOX = "spent", "ledger-lost", "no-data", "user-code", "outbox"
+PAUSED, SPENT, LEDGER_LOST, NO_DATA, USER_CODE, OUTBOX = (
+    "paused",
+    "spent",
+    "ledger-lost",
+    "no-data",
+    "user-code",
+    "outbox",
+)
 MAX_WORD = 40
 
 
@@ -61,17 +68,16 @@ class SelfReport:
     @property
     def held_back(self) -> str:
         """What keeps the device from training, as a stable code; empty if nothing does."""
-        if self._guard.refusal:
-            return LEDGER_LOST
-        if self._guard.exhausted:
-            return SPENT
-        if self._resources.throttle.paused:
-            return self._resources.throttle.reason
-        if self._training.failure:
-            return USER_CODE
-        if self._data.waiting:
-            return NO_DATA
-        return OUTBOX if self._upload.outbox.full else ""
+        causes = (
+            (bool(self._activity.paused_by), PAUSED),
+            (bool(self._guard.refusal), LEDGER_LOST),
+            (self._guard.exhausted, SPENT),
+            (self._resources.throttle.paused, self._resources.throttle.reason),
+            (bool(self._training.failure), USER_CODE),
+            (self._data.waiting, NO_DATA),
+            (self._upload.outbox.full, OUTBOX),
+        )
+        return next((code for holds, code in causes if holds), "")
 
     def tell_anew(self) -> None:
         """Another connection: observers may not know what they were told."""
@@ -146,6 +152,7 @@ class SelfReport:
             step_s=measured.step_s if measured else None,
             bytes_up=self._traffic[0],
             bytes_down=self._traffic[1],
+            paused_by=self._activity.paused_by,
         )
 
 

@@ -71,7 +71,7 @@ class Training:
             model_incomplete=not self._model.complete,
             refused=bool(self._guard.refusal),
             spent=self._guard.exhausted,
-            paused=self._resources.throttle.paused,
+            paused=self._resources.throttle.paused or bool(self._activity.paused_by),
             backlogged=self._upload.trainings_since_release >= self.rules.max_unreleased,
         )
         return phase_of(self._activity, obstacles)

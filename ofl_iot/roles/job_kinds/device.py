@@ -7,9 +7,11 @@ from typing import ClassVar
 
 from ofl_iot.privacy.planning import Fleet, TrainingPlan
 from ofl_iot.protocol.chunks import ChunkHead
+from ofl_iot.protocol.fleet_orders import Order
 from ofl_iot.roles.events import (
     DataLooked,
     LedgerOpened,
+    OrderJudged,
     ReleasePrepared,
     Trained,
     Vector,
@@ -30,6 +32,15 @@ class OpenLedger(Job):
     """The time, in seconds since 1970."""
     fleet: Fleet | None = None
     """All devices' records, for a plan that is made from them."""
+
+
+@dataclass(frozen=True)
+class JudgeOrder(Job):
+    """Verify that an operator of this federation signed an order to this device, lately."""
+
+    owner: ClassVar[Role] = Role.DEVICE
+    result: ClassVar[type] = OrderJudged
+    order: Order
 
 
 @dataclass(frozen=True)

@@ -144,3 +144,23 @@ class StoredModelDropped(Report, frozen=True):
     phrase: ClassVar[str] = "stored model dropped"
     level: ClassVar[int] = WARNING
     reason: str
+
+
+class OrderObeyed(Report, frozen=True):
+    """A device does what an operator ordered."""
+
+    phrase: ClassVar[str] = "order obeyed"
+    level: ClassVar[int] = WARNING
+    action: str
+    by: str
+    number: int
+
+
+class OrderRefused(Report, frozen=True):
+    """A device was given an order that no operator of its federation signed, or not for it, or not now."""
+
+    phrase: ClassVar[str] = "order refused"
+    level: ClassVar[int] = WARNING
+    action: str
+    number: int
+    reason: str

@@ -19,7 +19,6 @@ from ofl_iot.roles.job_kinds.keys import AnswerDecryption
 from ofl_iot.roles.reports.base import Report
 from ofl_iot.roles.reports.coordinator import Clustered, LeaderReplaced, RoundAbandoned, RoundClosed
 from ofl_iot.roles.reports.keys import JointKeyReady, KeyGenerationBegun, KeyGenerationFailed
-from ofl_iot.roles.reports.leader import ChunkBounded
 from ofl_iot.runtime.virtual_broker import Faults
 from tests.chaos.encrypted import (
     PROTECTION,
@@ -32,7 +31,8 @@ from tests.chaos.encrypted import (
     quiet,
     unexpected,
 )
-from tests.chaos.tally import FEDERATION, TallyToolbox
+from tests.chaos.stories import a_lying_leader_is_replaced, a_mute_leader_is_replaced, long_updates_go_in_parts
+from tests.chaos.tally import FEDERATION
 
 
 @pytest.mark.parametrize("block", range(3))
@@ -145,14 +145,7 @@ class Mute(CryptoToolbox):
 @pytest.mark.parametrize("threshold", ["majority", "all"])
 def test_a_leader_that_contributes_but_never_decrypts_is_replaced(threshold: str) -> None:
     fleet = quiet(threshold=threshold)
-    assert fleet.world.run(lambda: fleet.world.told[JointKeyReady] == 1, limit_s=60.0)
-    mute = fleet.leaders()[0]
-    fleet.world.parties[mute].toolbox = Mute(TallyToolbox(8, fleet.names.index(mute), fleet), 5, fleet.protection)
-    assert fleet.world.run(lambda: fleet.world.told[LeaderReplaced] == 1, limit_s=60.0)
-    assert mute not in fleet.leaders()
-    before = fleet.completed()
-    assert before == (2 if threshold == "majority" else 0)
-    assert fleet.world.run(lambda: fleet.completed() > before, limit_s=fleet.world.now + 30.0)
+    a_mute_leader_is_replaced(fleet, Mute, rounds_before=2 if threshold == "majority" else 0)
     assert fleet.books() < bound(fleet.completed(), 3)
 
 
@@ -176,13 +169,7 @@ class Liar(CryptoToolbox):
 @pytest.mark.parametrize("server_dec", ["coordinator", "decryptor"])
 def test_a_leader_whose_shares_are_wrong_is_found_and_replaced_while_rounds_go_on(server_dec: str) -> None:
     fleet = quiet(server_dec=server_dec)
-    assert fleet.world.run(lambda: fleet.world.told[JointKeyReady] == 1, limit_s=60.0)
-    liar = fleet.leaders()[1]
-    fleet.world.parties[liar].toolbox = Liar(TallyToolbox(8, fleet.names.index(liar), fleet), 5, fleet.protection)
-    assert fleet.world.run(lambda: fleet.world.told[LeaderReplaced] == 1, limit_s=60.0)
-    assert liar not in fleet.leaders()
-    assert fleet.completed() == 2
-    assert not fleet.world.told[RoundAbandoned]
+    a_lying_leader_is_replaced(fleet, Liar)
     assert fleet.books() < bound(fleet.completed(), 3)
 
 
@@ -193,15 +180,5 @@ def test_an_update_too_long_to_be_scored_is_contributed_in_parts_and_nothing_is_
     short = msgspec.structs.replace(PROTECTION, max_energy=0.05)
     seldom = msgspec.structs.replace(RARELY, interval_s=25.0)
     fleet = EncryptedWorld(devices=8, seed=seed, faults=faults, protection=short, rounds=seldom)
-    split = 0
-    for tick in range(120):
-        fleet.world.run(lambda: False, limit_s=float(tick))
-        split += sum(bool(agent.leader.cluster and agent.leader.cluster._waiting) for agent in fleet.agents.values())
-    assert split, "the updates were short enough"
-    assert fleet.come_to_rest(limit_s=600.0)
-    assert fleet.coordinator is not None
-    weighed_down = fleet.world.told[ChunkBounded]  # of a device that was away for long: one chunk, too long alone
-    assert faults is ROUGH or not weighed_down
-    assert weighed_down or fleet.books() < bound(fleet.completed(), 4)
-    assert fleet.coordinator.doubled_chunks == 0
-    assert not unexpected(fleet)
+    if not long_updates_go_in_parts(fleet, may_bound=faults is ROUGH):
+        assert fleet.books() < bound(fleet.completed(), 4)

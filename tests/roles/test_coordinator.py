@@ -952,3 +952,16 @@ def test_a_coordinator_that_restarts_while_a_key_is_made_goes_on_with_the_same_a
     assert "coordinator.keys.deadline" in timers(commands)
     assert "coordinator.keys.resend" in timers(commands)
     assert KeyGenerationBegun not in told(commands)
+
+
+def test_a_key_that_failed_is_made_anew_soon_even_while_a_round_is_open() -> None:
+    office = Office(protection="threshold")
+    office.begin(A, B, C, D)
+    for device in (A, B, C, D):
+        office.give(sealed_status(device))
+    office.give(TimerFired("coordinator.open"))
+    opened = office.machine._rounds.key.maker._opened
+    assert opened is not None
+    commands = office.give(JobFailed(MakeKeys, "boom", term=opened.term, attempt=opened.attempt))
+    assert timers(commands)["coordinator.keys.tend"] == office.now + 1.0
+    assert KeyGenerationBegun in told(office.give(TimerFired("coordinator.keys.tend")))

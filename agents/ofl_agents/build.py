@@ -123,10 +123,12 @@ class Parties:
             encrypted = settings.protection.mode == "threshold"
             largest = settings.protection.largest_update
             leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted, largest)
-            keeper = KeyHolder(name, settings.protection.resend_s, settings.protection.server)
+            key_holder = KeyHolder(name, settings.protection.resend_s, settings.protection.server)
             noisy = settings.privacy.mode == "rigorous"
             merging = WeightedMerging(settings.merge, salt, settings.training.steps, noisy=noisy)
-            return AgentMachine(device, LeaderMachine(leader_profile, settings.leader, merging, keeper, store), keeper)
+            return AgentMachine(
+                device, LeaderMachine(leader_profile, settings.leader, merging, key_holder, store), key_holder
+            )
 
         crypto = LeaderCrypto(self.federation, settings.protection, self._entropy(name), _trust_of(identity))
         rules, density = settings.device_rules(), settings.upload.density

@@ -1,4 +1,4 @@
-"""The agent on a device: the device machine, the leader machine that an assignment switches on, the keeper of its keys.
+"""The agent on a device: the device machine, the leader machine that an assignment switches on, the holder of its keys.
 
 What a leader's own device says to it, and it to its device, goes straight across and not through the broker.
 """
@@ -39,12 +39,12 @@ _OWNER_OF_RESULT = {job.result: job.owner for job in every_job()}
 class AgentMachine:
     """All roles of one device, as one machine."""
 
-    def __init__(self, device: DeviceMachine, leader: LeaderMachine, keeper: KeyHolder) -> None:
+    def __init__(self, device: DeviceMachine, leader: LeaderMachine, key_holder: KeyHolder) -> None:
         self.device = device
         self.leader = leader
-        self.keeper = keeper
-        keeper.bodies = leader
-        self._machines: dict[Role, Machine] = {Role.DEVICE: device, Role.LEADER: leader, Role.KEYS: keeper}
+        self.key_holder = key_holder
+        key_holder.bodies = leader
+        self._machines: dict[Role, Machine] = {Role.DEVICE: device, Role.LEADER: leader, Role.KEYS: key_holder}
         self._timer_owners: dict[str, Machine] = {}
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -63,7 +63,7 @@ class AgentMachine:
                     waiting.extend((other, local) for other in self._concerned(local))
         if isinstance(event, Started):
             presence = self.device.presence
-            presence.sealing_key, presence.certificate = self.keeper.sealing_public, self.keeper.certificate
+            presence.sealing_key, presence.certificate = self.key_holder.sealing_public, self.key_holder.certificate
         return commands
 
     def _across(self, command: Command) -> Arrived | None:
@@ -75,11 +75,11 @@ class AgentMachine:
 
     def _concerned(self, event: Event) -> list[Machine]:
         if isinstance(event, Started | LinkUp | LinkDown):
-            return [self.device, self.leader, self.keeper]
+            return [self.device, self.leader, self.key_holder]
         if isinstance(event, SealingKeyMade):
-            return [self.keeper, self.device]
+            return [self.key_holder, self.device]
         if isinstance(event, LeanAnswered):
-            return [self.leader, self.keeper]  # what is signed for is pinned before the signature leaves
+            return [self.leader, self.key_holder]  # what is signed for is pinned before the signature leaves
         if isinstance(event, Arrived):
             return self._reached_by(event)
         return [self._owner_of(event)]
@@ -95,9 +95,13 @@ class AgentMachine:
     def _reached_by(self, event: Arrived) -> list[Machine]:
         message, kind = event.message, event.topic.kind
         if isinstance(message, Assignment):
-            return [self.leader, self.device, self.keeper]  # a new leader must be ready for its own device's first pull
+            return [
+                self.leader,
+                self.device,
+                self.key_holder,
+            ]  # a new leader must be ready for its own device's first pull
         if kind == Kind.ROUND_OPEN:
-            return [self.keeper, self.leader]  # the share of the round's key comes into use first
+            return [self.key_holder, self.leader]  # the share of the round's key comes into use first
         if kind in _FOR_KEEPER or (isinstance(message, PartReceipt) and message.stage != CONTRIBUTE):
-            return [self.keeper]
+            return [self.key_holder]
         return [self.leader] if kind in _FOR_LEADER or isinstance(message, PartReceipt) else [self.device]

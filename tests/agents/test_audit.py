@@ -53,7 +53,7 @@ def test_a_chunk_that_left_its_outbox_before_it_was_settled_is_lost(fleet: Tally
     device, seq, _ = chunk
     machine = fleet.agents[device].device
     machine.acknowledged = machine.acknowledged.union((seq,))
-    del machine.outbox._parcels[seq]
+    del machine.outbox._entries[seq]
     assert audit_chunks(coordinator(fleet), fleet.agents).lost == 1
 
 

@@ -17,7 +17,7 @@ from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.reports.coordinator import RoundClosed
 from ofl_research.benches import detection as bench_detection
 from ofl_research.benches.attack_cases import ATTACKS, BY_DEVICES, BY_LEADERS, leader_cases
-from ofl_research.benches.detection import MaliciousLeader, Range, Record, Shadow, Size, run
+from ofl_research.benches.detection import DetectionTrials, MaliciousLeader, Record, Shadow, Size, run
 from ofl_research.benches.detection_report import check_targets, markdown
 from ofl_research.benches.learning_data import load_corpus
 
@@ -25,9 +25,9 @@ TINY = Size(leaders=5, rounds=3, hidden=8, seeds=(0,))
 
 
 @pytest.fixture
-def shooting(monkeypatch: pytest.MonkeyPatch) -> Range:
+def trials(monkeypatch: pytest.MonkeyPatch) -> DetectionTrials:
     monkeypatch.delenv("OFL_DATA", raising=False)
-    return Range(load_corpus(None, TINY.train), TINY)
+    return DetectionTrials(load_corpus(None, TINY.train), TINY)
 
 
 class Echo:
@@ -59,27 +59,27 @@ def test_the_record_holds_who_was_excluded_round_by_round() -> None:
     assert record.excluded == [frozenset(), {"a"}, {"a", "b"}]
 
 
-def test_every_leader_has_a_cluster_and_a_seed_leads_to_the_same_ones(shooting: Range) -> None:
-    clusters = shooting._clusters_of(0)
+def test_every_leader_has_a_cluster_and_a_seed_leads_to_the_same_ones(trials: DetectionTrials) -> None:
+    clusters = trials._clusters_of(0)
     assert len(clusters) == TINY.leaders
     assert sorted(len(cluster) for cluster in clusters) == [2] * TINY.leaders
-    assert Range(load_corpus(None, TINY.train), TINY)._clusters_of(0) == clusters
+    assert DetectionTrials(load_corpus(None, TINY.train), TINY)._clusters_of(0) == clusters
 
 
 def test_leaders_that_flip_their_sign_spoil_the_mean_and_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OFL_DATA", raising=False)
     size = Size(rounds=5, hidden=8)
-    shooting = Range(load_corpus(None, size.train), size)
-    spoilt = shooting.run("sign flip", 4, "mean", 0)
-    guarded = shooting.run("sign flip", 4, "ledger", 0)
+    trials = DetectionTrials(load_corpus(None, size.train), size)
+    spoilt = trials.run("sign flip", 4, "mean", 0)
+    guarded = trials.run("sign flip", 4, "ledger", 0)
     assert spoilt.true_positive_rate == 0.0
     assert guarded.true_positive_rate is not None
     assert guarded.true_positive_rate > 0.5
     assert guarded.accuracy > spoilt.accuracy
 
 
-def test_on_ciphertext_the_verdicts_are_those_of_the_updates(shooting: Range) -> None:
-    same = shooting.compare_encrypted("sign flip", 1, 0, 3)
+def test_on_ciphertext_the_verdicts_are_those_of_the_updates(trials: DetectionTrials) -> None:
+    same = trials.compare_encrypted("sign flip", 1, 0, 3)
     assert same["rounds"] == same["same_verdicts"] == 3
     assert same["largest_difference_of_a_parameter"] < 2e-3
 

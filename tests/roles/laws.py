@@ -43,7 +43,7 @@ def waits_for_ever(machine: Machine, pending: Collection[str]) -> str:
     For a machine whose link is up.
     """
     if isinstance(machine, CoordinatorMachine):
-        if machine._inheritance and machine._inheritance.waiting and "coordinator.inherit" not in pending:
+        if machine._takeover and machine._takeover.waiting and "coordinator.inherit" not in pending:
             return "the coordinator waits for what another one left"
         begun = machine.roster.plan is not None and not machine.finished
         return "" if not begun or MOVES_A_COORDINATOR & set(pending) else "the coordinator waits for its next round"

@@ -231,7 +231,7 @@ def test_nobody_but_the_coordinator_asks(circle: Circle) -> None:
     report = dropped(circle.give(A, Arrived(Topic(Kind.DECRYPT, B, A), part)))
     assert report.reason == "leader-1 is not the coordinator, whom this device decrypts for (server_dec)"
     report = dropped(circle.give(A, Arrived(Topic(Kind.STATUS, B, A), status())))
-    assert report.reason == "a STATUS message is not for a keeper"
+    assert report.reason == "a STATUS message is not for a key holder"
 
 
 # --- what a dishonest coordinator or broker asks

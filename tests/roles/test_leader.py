@@ -44,7 +44,7 @@ from ofl_iot.roles.events import (
 )
 from ofl_iot.roles.job_kinds.rounds import ProtectContribution
 from ofl_iot.roles.leader.journal import TABLE as JOURNAL
-from ofl_iot.roles.leader.leadership import OFFICE, STATE
+from ofl_iot.roles.leader.leadership import LEADERSHIP, STATE
 from ofl_iot.roles.leader.machine import LeaderMachine
 from ofl_iot.roles.reports.base import LateMessageDropped, MessageDropped
 from ofl_iot.roles.reports.leader import ChunkBounded, ContributionFailed, GlobalModelAdopted, StoredClusterDropped
@@ -120,7 +120,7 @@ def receipts(commands: list[Command]) -> list[Receipt]:
     return [message for message in published(commands, Kind.RECEIPT) if isinstance(message, Receipt)]
 
 
-# --- office
+# --- leadership
 
 
 def test_a_leader_stores_its_office_then_subscribes() -> None:
@@ -149,7 +149,7 @@ def test_a_leader_that_is_relieved_forgets_its_books_and_unsubscribes() -> None:
     store = MemoryStore()
     commands = machine.handle(assigned(assignment(2, B)), 1.0)
     persist(store, commands)
-    assert store.load().keys() == {OFFICE}, "which assignment was the last is all that stays"
+    assert store.load().keys() == {LEADERSHIP}, "which assignment was the last is all that stays"
     assert len([c for c in commands if isinstance(c, Unsubscribe)]) == 5
     assert not machine.leading
     assert dropped(machine.handle(update(1), 2.0), LateMessageDropped).reason == "this device leads no cluster"

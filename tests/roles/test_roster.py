@@ -14,9 +14,9 @@ from ofl_iot.protocol.lives import Account
 from ofl_iot.protocol.messages import Observation, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.roles.coordinator.device_books import DeviceBooks, books_from, books_message, restored
 from ofl_iot.roles.coordinator.device_record import CONTACT_S
 from ofl_iot.roles.coordinator.roster import Roster
+from ofl_iot.roles.coordinator.settled_record import SettledRecord, books_message, records_from, restored
 from ofl_iot.roles.leader.observation import MAX_INTERVALS, MIN_ARRIVAL_BYTES, ContactWindow, Observer
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import StoreOp
@@ -253,8 +253,8 @@ def test_a_renewed_certificate_is_kept_and_passed_on_with_the_key() -> None:
 
 
 def test_books_are_kept_by_store_and_a_past_without_a_ledger_is_still_a_past() -> None:
-    books = DeviceBooks().with_store(b"one").settle((1, 2, 4), b"one", Account(3, 30))
-    assert books == DeviceBooks(b"one", SeqSet(2, (4, 4)), Account(3, 30))
+    books = SettledRecord().with_store(b"one").settle((1, 2, 4), b"one", Account(3, 30))
+    assert books == SettledRecord(b"one", SeqSet(2, (4, 4)), Account(3, 30))
     moved = books.with_store(b"two")
     assert (moved.settled, moved.account) == (SeqSet(), Account(3, 30))
     assert moved.settled_of(b"one") == SeqSet(2, (4, 4))
@@ -263,7 +263,7 @@ def test_books_are_kept_by_store_and_a_past_without_a_ledger_is_still_a_past() -
     assert late.settled == SeqSet()
     assert late.with_store(b"one").settled == SeqSet(4), "it was found again"
     assert moved.with_store(b"") == moved, "a last will names no store"
-    old = DeviceBooks(settled=SeqSet(5)).with_store(b"new")
+    old = SettledRecord(settled=SeqSet(5)).with_store(b"new")
     assert old.account.version == 1, "the version before told nothing of its ledger"
     for number in range(50):
         late = late.with_store(b"%d" % number)
@@ -272,7 +272,7 @@ def test_books_are_kept_by_store_and_a_past_without_a_ledger_is_still_a_past() -
 
 def test_books_of_the_version_before_are_taken_up_and_told_on() -> None:
     rows = {"coordinator.settled": {"a": msgspec.msgpack.encode(SeqSet(7))}}
-    assert restored(rows) == {A: DeviceBooks(settled=SeqSet(7))}
-    books = {"a": DeviceBooks(b"one", SeqSet(7), Account(2, 20)), "b": DeviceBooks(b"two")}
-    assert books_from(books_message(5, books)) == books
+    assert restored(rows) == {A: SettledRecord(settled=SeqSet(7))}
+    books = {"a": SettledRecord(b"one", SeqSet(7), Account(2, 20)), "b": SettledRecord(b"two")}
+    assert records_from(books_message(5, books)) == books
     assert books_message(5, books).completed == 5

@@ -152,7 +152,7 @@ def test_the_first_key_of_an_heir_is_above_all_that_leaders_have_heard_of() -> N
         other.give(each)
     commands = other.give(TimerFired("coordinator.gather"))
     for _ in range(4):
-        other.machine._rounds.books.recluster_soon()
+        other.machine._rounds.progress.recluster_soon()
         for _ in range(2 * MOST_EXTENSIONS + 2):  # reminded and given more time, again and again; then given up
             commands += other.give(TimerFired("coordinator.keys.deadline"))
     retained = {c.topic: c.message for c in commands if isinstance(c, Publish) and c.retain}

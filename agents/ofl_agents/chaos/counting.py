@@ -180,8 +180,8 @@ class CountingPlan(msgspec.Struct, frozen=True, kw_only=True):
             ),
             identity,
         )
-        keeper = KeyHolder(name, self.key_resend_s, self.protection.server)
+        key_holder = KeyHolder(name, self.key_resend_s, self.protection.server)
         profile = LeaderProfile(
             name, MODEL, device.model.layout, encrypted=self.encrypted, max_energy=self.protection.largest_update
         )
-        return AgentMachine(device, LeaderMachine(profile, self.leader, Unweighted(), keeper, identity), keeper)
+        return AgentMachine(device, LeaderMachine(profile, self.leader, Unweighted(), key_holder, identity), key_holder)

@@ -91,7 +91,7 @@ class Clusters:
     def _due(self, now: float) -> bool:
         """By rounds or by turnover; not while most are still silent, as after a restart."""
         every, limit, away_s = self._rules.recluster_every, self._fleet.turnover, self._fleet.away_s
-        overdue = bool(every) and self._rounds.books.counter.since_reclustering >= every
+        overdue = bool(every) and self._rounds.progress.counter.since_reclustering >= every
         changed = bool(limit) and self._roster.turnover(now, away_s) > limit
         heard = 2 * len(self._roster.online) >= len(self._roster.live(now, away_s)) > 0
         return (overdue or changed) and heard

@@ -13,7 +13,7 @@ from ofl_iot.ids import DeviceId
 from ofl_iot.protocol.messages import Observation, Status
 from ofl_iot.protocol.seqset import SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
-from ofl_iot.roles.coordinator.device_books import DeviceBooks
+from ofl_iot.roles.coordinator.settled_record import SettledRecord
 from ofl_iot.roles.leader.observation import ContactWindow
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import Put
@@ -35,7 +35,7 @@ class DeviceRecord:
     """When it was last heard of, or went offline."""
     contact: ContactWindow
     telemetry: Telemetry = _UNREPORTED
-    books: DeviceBooks = field(default_factory=DeviceBooks)
+    books: SettledRecord = field(default_factory=SettledRecord)
     evidence: Evidence = field(default_factory=Evidence)
     news: bool = False
     """Whether report or evidence changed since they were last stored."""

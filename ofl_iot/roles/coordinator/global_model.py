@@ -87,10 +87,10 @@ class GlobalModel:
         kept = tuple(each for leader, each in sorted(latest.items()) if in_office(leader))
         self._manifest = self._describe(round_no, kept, final=final)
 
-    def inherit(self, legacy: TakeoverState) -> tuple[StoreOp, ...]:
+    def inherit(self, left: TakeoverState) -> tuple[StoreOp, ...]:
         """Go on from the model of a coordinator before this one; its leaders get new terms, so none is included."""
-        self.values = legacy.values
-        self._manifest = self._describe(legacy.manifest.round_no, (), final=legacy.manifest.final)
+        self.values = left.values
+        self._manifest = self._describe(left.manifest.round_no, (), final=left.manifest.final)
         return self.stored()
 
     def conclude(self) -> None:

@@ -18,12 +18,12 @@ from ofl_iot.roles.base import collect
 from ofl_iot.roles.commands import CancelTimer, Command, Persist, Publish, SetTimer, Subscribe, Unsubscribe
 from ofl_iot.roles.coordinator.claim import CoordinatorClaim, Verdict
 from ofl_iot.roles.coordinator.clusters import GRACE, Clusters
-from ofl_iot.roles.coordinator.device_books import books_from, books_message
 from ofl_iot.roles.coordinator.global_model import GlobalModel
 from ofl_iot.roles.coordinator.profile import CoordinatorRules, ModelProfile
 from ofl_iot.roles.coordinator.progress import RoundCounter
 from ofl_iot.roles.coordinator.roster import Roster
 from ofl_iot.roles.coordinator.rounds import OPEN, Rounds
+from ofl_iot.roles.coordinator.settled_record import books_message, records_from
 from ofl_iot.roles.coordinator.takeover import TakeoverReader
 from ofl_iot.roles.decryption.remote import answers_of
 from ofl_iot.roles.events import (
@@ -66,11 +66,11 @@ _LOOK_S = 5.0
 class CoordinatorMachine:
     """The coordinator's decisions."""
 
-    def __init__(self, profile: ModelProfile, rules: CoordinatorRules, fence: CoordinatorClaim | None = None) -> None:
+    def __init__(self, profile: ModelProfile, rules: CoordinatorRules, claim: CoordinatorClaim | None = None) -> None:
         self._rounds_rules = rules.rounds
         self._fleet = rules.fleet
         self._server = rules.protection.server
-        self._claim = fence or CoordinatorClaim(b"", take_over=False)
+        self._claim = claim or CoordinatorClaim(b"", take_over=False)
         self.roster = Roster(rules.planning, rules.training, rules.fleet.max_samples_ratio)
         self._card = profile.card
         self._model = GlobalModel(profile.model, profile.initial, lambda: self.roster.highest_term, self._books)
@@ -78,7 +78,7 @@ class CoordinatorMachine:
         self._clusters = Clusters(self.roster, self._rounds, rules.rounds, rules.fleet)
         self._rounds.notes.version = profile.version
         self._refusals = Refusals(COORDINATOR)
-        self._inheritance: TakeoverReader | None = None
+        self._takeover: TakeoverReader | None = None
         """What another coordinator left, while it is read."""
         self._moved_meanwhile: dict[DeviceId, Status] = {}
         """Devices that announced another store before this coordinator knew whether it may go on."""
@@ -108,7 +108,7 @@ class CoordinatorMachine:
     @property
     def counter(self) -> RoundCounter:
         """Where the rounds stand."""
-        return self._rounds.books.counter
+        return self._rounds.progress.counter
 
     @property
     def doubled_chunks(self) -> int:
@@ -172,7 +172,7 @@ class CoordinatorMachine:
         yield answers_of(self._server)
         yield Subscribe(Kind.KEYS, receiver=COORDINATOR)
         if self._claim.taking_over and not self._claim.discard_model:
-            self._inheritance = TakeoverReader(self._model.digest, len(self.model))
+            self._takeover = TakeoverReader(self._model.digest, len(self.model))
             for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
                 yield Subscribe(kind)
         elif self.roster.plan:
@@ -185,8 +185,8 @@ class CoordinatorMachine:
         there is read before it is overwritten.
         """
         yield Subscribe(Kind.MANIFEST)
-        if self._inheritance:
-            if self._inheritance.waiting:
+        if self._takeover:
+            if self._takeover.waiting:
                 yield SetTimer(_INHERIT, now + _INHERIT_S)
             return
         if self._unverified:
@@ -202,7 +202,7 @@ class CoordinatorMachine:
 
     def _manifested(self, manifest: Manifest, now: float) -> Iterator[Command]:
         """A manifest is out, ours or of another coordinator."""
-        begun = self.roster.plan is not None and self._inheritance is None
+        begun = self.roster.plan is not None and self._takeover is None
         verdict = self._claim.judge(manifest, self._model.manifest, begun=begun)
         if self._unverified:
             yield from self._resume(now)
@@ -212,12 +212,12 @@ class CoordinatorMachine:
         elif verdict is Verdict.TAKE_OVER:
             yield TakeoverBegun(term=manifest.term, round_no=manifest.round_no)
             self.roster.observe_term(manifest.term + 1)
-            if self._inheritance:
-                if self._inheritance.take_manifest(manifest):
+            if self._takeover:
+                if self._takeover.take_manifest(manifest):
                     yield CancelTimer(_GATHER)
                     yield from self._inherit(now)
             elif self.roster.plan:
-                self._rounds.books.recluster_soon()
+                self._rounds.progress.recluster_soon()
                 yield Persist(tuple(self.roster.stored()))
                 yield from self._republish(now)
 
@@ -238,26 +238,26 @@ class CoordinatorMachine:
 
     def _inherit(self, now: float) -> Iterator[Command]:
         """Go on from the other's model and books; until the fleet has gathered, a later version may still come."""
-        legacy = self._inheritance.complete() if self._inheritance else None
-        if legacy is None:
-            if self._inheritance and self._inheritance.waiting:
+        left = self._takeover.complete() if self._takeover else None
+        if left is None:
+            if self._takeover and self._takeover.waiting:
                 yield SetTimer(_INHERIT, now + _INHERIT_S)
             return
-        ops = [*self._model.inherit(legacy), *self.roster.inherit(books_from(legacy.books))]
-        ops.extend(self._rounds.inherit(legacy.manifest.round_no, legacy.books.completed))
+        ops = [*self._model.inherit(left), *self.roster.inherit(records_from(left.books))]
+        ops.extend(self._rounds.inherit(left.manifest.round_no, left.books.completed))
         yield Persist(tuple(ops))
-        yield TakeoverDone(round_no=legacy.manifest.round_no, devices=len(legacy.books.settled))
+        yield TakeoverDone(round_no=left.manifest.round_no, devices=len(left.books.settled))
         yield CancelTimer(_INHERIT)
         yield SetTimer(_GATHER, now + self._fleet.gather_s)
 
     def _nothing_inherited(self, now: float) -> Iterator[Command]:
-        if self._inheritance:
-            self._inheritance.check_empty()
+        if self._takeover:
+            self._takeover.check_empty()
             yield NothingToTakeOver(reason="the broker holds nothing: going on from our own")
             yield from self._end_of_reading()
             if self.roster.plan:
-                self.roster.heed_claimed_terms()
-                self._rounds.books.recluster_soon()
+                self.roster.observe_claimed_terms()
+                self._rounds.progress.recluster_soon()
                 yield Persist(tuple(self.roster.stored()))
                 yield from self._rounds.resume(now)
                 yield from self._republish(now)
@@ -266,7 +266,7 @@ class CoordinatorMachine:
                 yield SetTimer(_GATHER, now + self._fleet.gather_s)
 
     def _end_of_reading(self) -> Iterator[Command]:
-        self._inheritance = None
+        self._takeover = None
         yield CancelTimer(_INHERIT)
         for kind in (Kind.GLOBAL_PART, Kind.BOOKS):
             yield Unsubscribe(kind)
@@ -290,12 +290,12 @@ class CoordinatorMachine:
         """Form the first clusters when enough devices are online."""
         if self.roster.plan or self.finished:
             return
-        if self._inheritance:
+        if self._takeover:
             yield from self._end_of_reading()
         if self.roster.online_count < self._fleet.min_devices:
             yield SetTimer(_GATHER, now + max(1.0, self._fleet.gather_s))
             return
-        self.roster.heed_claimed_terms()
+        self.roster.observe_claimed_terms()
         yield from self._clusters.form(now)
         yield from self._model.publish()
         yield from self._rounds.key.prepare(self.roster.highest_term, tuple(self.roster.terms), now)
@@ -312,14 +312,14 @@ class CoordinatorMachine:
         if self._nothing_left_to_learn():
             yield from self._conclude()
         if not self.finished:
-            yield SetTimer(OPEN, now + self._rounds.books.interval_s)
+            yield SetTimer(OPEN, now + self._rounds.progress.interval_s)
 
     def _nothing_left_to_learn(self) -> bool:
         """Return whether a bounded run can stop early: all budgets are spent and recent rounds were empty.
 
         What a single cluster still holds stays out: alone it would be seen.
         """
-        return bool(self._rounds_rules.count) and self._rounds.books.idle and self.roster.budgets_spent()
+        return bool(self._rounds_rules.count) and self._rounds.progress.idle and self.roster.budgets_spent()
 
     def _conclude(self) -> Iterator[Command]:
         """The present model is the last one."""
@@ -339,7 +339,7 @@ class CoordinatorMachine:
         elif isinstance(message, Manifest):
             yield from self._manifested(message, now)
         elif isinstance(message, Part) and event.topic.kind in (Kind.GLOBAL_PART, Kind.BOOKS):
-            if self._inheritance and self._inheritance.take_part(event.topic.kind, message):
+            if self._takeover and self._takeover.take_part(event.topic.kind, message):
                 yield from self._inherit(now)
         elif isinstance(message, Part | PartReceipt):
             yield from self._rounds.receive(event.topic.kind, sender, message, now)
@@ -353,7 +353,7 @@ class CoordinatorMachine:
             if answer and status.online:
                 yield answer
             raise RefusedError(f"{device} trains another model: {words}", "wrong-model")
-        if self.roster.plan and not self._inheritance and status.term > self.roster.highest_term:
+        if self.roster.plan and not self._takeover and status.term > self.roster.highest_term:
             raise RefusedError(
                 f"{device} says that it is in term {status.term}, the highest given is {self.roster.highest_term}: it "
                 "lies, or the coordinator's store was lost, then start it with --take-over"
@@ -366,7 +366,7 @@ class CoordinatorMachine:
         ops = self.roster.heard(device, status, now)
         if ops:
             yield Persist(tuple(ops))
-        if self._inheritance or self._unverified:
+        if self._takeover or self._unverified:
             return
         if not status.online:
             yield from self._clusters.gone(device, now)

@@ -14,7 +14,7 @@ from ofl_iot.errors import LateError, ProtocolError, RefusedError
 from ofl_iot.protocol.codec import decode_body
 from ofl_iot.protocol.messages import Contribution, Inclusion, Part, PartReceipt, RoundOpen, Settlement
 from ofl_iot.protocol.parts import BodyJoiner
-from ofl_iot.roles.coordinator.device_books import DeviceBooks
+from ofl_iot.roles.coordinator.settled_record import SettledRecord
 from ofl_iot.roles.job_kinds.rounds import Contributed
 
 
@@ -50,7 +50,7 @@ class OpenRound:
         self,
         leader: str,
         part: Part,
-        books: Mapping[str, DeviceBooks],
+        books: Mapping[str, SettledRecord],
         limit_of: Callable[[Settlement], int],
         max_bytes: int,
     ) -> PartReceipt:
@@ -125,7 +125,7 @@ class OpenRound:
 def _check_merged(
     leader: str,
     contribution: Contribution,
-    books: Mapping[str, DeviceBooks],
+    books: Mapping[str, SettledRecord],
     limit_of: Callable[[Settlement], int],
 ) -> None:
     """Raise RefusedError if a contribution tells of chunks that the leader cannot have merged."""

@@ -24,9 +24,9 @@ from ofl_iot.protocol.messages import Assignment, Member, Observation, Seat, Set
 from ofl_iot.protocol.seqset import MAX_STEP, SeqSet
 from ofl_iot.protocol.telemetry import Telemetry
 from ofl_iot.robust.claims import FLEET_RATIO, believable, most_believable
-from ofl_iot.roles.coordinator.device_books import LIVES, SETTLED, DeviceBooks, restored, stored_books
 from ofl_iot.roles.coordinator.device_record import KNOWN, DeviceRecord
 from ofl_iot.roles.coordinator.seats import Seats
+from ofl_iot.roles.coordinator.settled_record import LIVES, SETTLED, SettledRecord, restored, stored_record
 from ofl_iot.roles.leader.observation import ContactWindow
 from ofl_iot.roles.settings import TrainingRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp
@@ -55,7 +55,7 @@ class Roster:
         self._clusters: Mapping[DeviceId, ClusterPlan] = {}
         self._most_samples: int | None = None
         """What a device of this plan is believed at most; None until somebody asks."""
-        self._unmet: dict[DeviceId, DeviceBooks] = {}
+        self._unmet: dict[DeviceId, SettledRecord] = {}
         """Books on devices that have not announced themselves to this coordinator."""
         self._counted = ((-1, 0), 0)
         """For which plan the fleet's records were counted, and how many they were."""
@@ -97,33 +97,33 @@ class Roster:
     def has_another_store(self, device: DeviceId, store: bytes) -> bool:
         """Return whether a device that is known announces a store other than before."""
         record = self.devices.get(device)
-        return record is not None and record.books.with_store(store) != record.books and record.books != DeviceBooks()
+        return record is not None and record.books.with_store(store) != record.books and record.books != SettledRecord()
 
     def _heard_store(self, device: DeviceId, store: bytes) -> list[StoreOp]:
         record = self.devices[device]
         before, record.books = record.books, record.books.with_store(store)
-        return [] if record.books == before else [stored_books(device, record.books)]
+        return [] if record.books == before else [stored_record(device, record.books)]
 
     @property
-    def books(self) -> dict[str, DeviceBooks]:
+    def books(self) -> dict[str, SettledRecord]:
         """The books on every device of which something is known."""
         known = {device: record.books for device, record in self.devices.items()}
-        return {device: each for device, each in sorted({**known, **self._unmet}.items()) if each != DeviceBooks()}
+        return {device: each for device, each in sorted({**known, **self._unmet}.items()) if each != SettledRecord()}
 
     @property
     def settled(self) -> dict[str, SeqSet]:
         """All chunks that the global model holds, by device."""
         return {device: each.settled for device, each in self.books.items() if each.settled != SeqSet()}
 
-    def inherit(self, books: Mapping[str, DeviceBooks]) -> list[StoreOp]:
+    def inherit(self, books: Mapping[str, SettledRecord]) -> list[StoreOp]:
         """Take up the books of a coordinator before this one; clusters of our own are of the past."""
         for device, record in self.devices.items():
-            record.books = books.get(device, DeviceBooks()).with_store(record.status.store)
+            record.books = books.get(device, SettledRecord()).with_store(record.status.store)
         self._unmet = {DeviceId(device): each for device, each in books.items() if device not in self.devices}
         self.plan = self._clustered = None
         self._clusters = {}
         self._seats = self._seats.cleared()
-        rows = (stored_books(device, each) for device, each in self.books.items())
+        rows = (stored_record(device, each) for device, each in self.books.items())
         emptied = (DeleteTable(SETTLED), DeleteTable(LIVES))
         return [*emptied, Delete(STATE, "plan"), Delete(STATE, "clustered"), *rows, self._stored_seats()]
 
@@ -150,7 +150,7 @@ class Roster:
         """Raise the term counter to at least `term`, by a bounded step: nobody can use the terms up."""
         self._seats = self._seats.raised(term)
 
-    def heed_claimed_terms(self) -> None:
+    def observe_claimed_terms(self) -> None:
         """Begin above the terms that devices hold, as after a lost store."""
         self._seats = self._seats.raised_by_claims(record.status.term for record in self.devices.values())
 
@@ -185,7 +185,7 @@ class Roster:
         """The cluster a device belongs to."""
         return self._clusters.get(device)
 
-    def books_of(self, leader: DeviceId) -> dict[str, DeviceBooks]:
+    def books_of(self, leader: DeviceId) -> dict[str, SettledRecord]:
         """The books on each device that the leader leads."""
         cluster = self._clusters.get(leader)
         if cluster is None or cluster.leader != leader:
@@ -293,7 +293,7 @@ class Roster:
         before = record.books.settled_of(settlement.store)
         doubled = sum(1 for seq in settlement.seqs if seq in before)
         record.books = record.books.settle(settlement.seqs, settlement.store, settlement.account)
-        return doubled, stored_books(device, record.books)
+        return doubled, stored_record(device, record.books)
 
     def assignment(self, device: DeviceId) -> Assignment:
         """What the device is to be told."""

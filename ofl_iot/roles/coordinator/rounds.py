@@ -59,7 +59,7 @@ class Rounds:
         self._rules = rules
         self._protection = protection
         self.key = JointKey(model, roster, protection)
-        self.books = RoundProgress(rules)
+        self.progress = RoundProgress(rules)
         self.notes = RoundNotes()
         self.now = 0.0
         """Time of the step under way."""
@@ -77,22 +77,22 @@ class Rounds:
     def restore(self, stored: Stored) -> None:
         """Take up what an earlier process left."""
         self.key.maker.restore(stored)
-        self.books.restore(stored)
+        self.progress.restore(stored)
 
     def resume(self, now: float) -> Iterator[Command]:
         """After a restart: the round that was open is opened again, its contributions are asked for again."""
         yield from self.key.maker.resume(now)
-        if self.books.interrupted and self.key.at_hand:
-            self.books.open_again()
-            yield Persist(self.books.stored())
+        if self.progress.interrupted and self.key.at_hand:
+            self.progress.open_again()
+            yield Persist(self.progress.stored())
             yield from self._open(now)
         else:
             yield SetTimer(OPEN, now + self._rules.interval_s)
 
     def inherit(self, round_no: int, completed: int) -> tuple[StoreOp, ...]:
         """Count on from where another coordinator stood."""
-        self.books.inherit(round_no, completed)
-        return self.books.stored()
+        self.progress.inherit(round_no, completed)
+        return self.progress.stored()
 
     def republish(self, now: float) -> Iterator[Command]:
         """The link is back: the open round and everything unconfirmed is said again."""
@@ -131,7 +131,7 @@ class Rounds:
     def reclustered(self) -> None:
         """New leaders, new record."""
         self._attendance.clear()
-        self.books.reclustered()
+        self.progress.reclustered()
 
     def seat_lost(self, leader: DeviceId, now: float) -> Iterator[Command]:
         """A leader was replaced: its contribution to the open round does not count, its key generation is void."""
@@ -245,11 +245,11 @@ class Rounds:
         yield from self.key.renew()
         yield from self._tend(now)
         if not self.key.at_hand:
-            yield from self.key.lacking(self.books.counter.opened + 1, now)
+            yield from self.key.lacking(self.progress.counter.opened + 1, now)
             return
-        yield from self.key.found(self.books.counter.opened + 1, now)
-        self.books.open_next()
-        yield Persist(self.books.stored())
+        yield from self.key.found(self.progress.counter.opened + 1, now)
+        self.progress.open_next()
+        yield Persist(self.progress.stored())
         yield from self._open(now)
 
     def _tend(self, now: float) -> Iterator[Command]:
@@ -261,13 +261,13 @@ class Rounds:
     def _open(self, now: float) -> Iterator[Command]:
         key = self.key.maker.key if self.key.needed else None
         opened = RoundOpen(
-            round_no=self.books.counter.opened,
-            attempt=self.books.counter.attempt,
+            round_no=self.progress.counter.opened,
+            attempt=self.progress.counter.attempt,
             seats=self.key.seats(),
-            base_round=self.books.counter.closed,
+            base_round=self.progress.counter.closed,
             deadline_s=self._rules.deadline_s,
             key_id=key.key_id if key else b"",
-            bounds=self.books.bounds_for(len(self._model.values)) if key and key.opened.params == LEAN.name else b"",
+            bounds=self.progress.bounds_for(len(self._model.values)) if key and key.opened.params == LEAN.name else b"",
         )
         self._round = OpenRound(opened, now + self._rules.deadline_s)
         self.notes.opened(now)
@@ -328,7 +328,7 @@ class Rounds:
         yield SetTimer(_DEADLINE, now + self._rules.aggregation_deadline_s)
         yield CancelTimer(_REMIND)
         if not current.opened.key_id or key is None:
-            yield Compute(AggregateRound(current.opened.round_no, contributions, dict(self.books.evidence)))
+            yield Compute(AggregateRound(current.opened.round_no, contributions, dict(self.progress.evidence)))
             return
         started = self._decryption = decryption_of(
             SealedRound(
@@ -336,7 +336,7 @@ class Rounds:
                 current.opened.round_no,
                 contributions,
                 size=len(self._model.values),
-                evidence=dict(self.books.evidence),
+                evidence=dict(self.progress.evidence),
                 misses=dict(self._attendance.misses),
                 attempt=current.opened.attempt,
             ),
@@ -364,7 +364,7 @@ class Rounds:
 
     def _rest(self, reason: str) -> Iterator[Command]:
         """Too little was merged since the last model: what there is waits, and the next round may come later."""
-        self.books.rested()
+        self.progress.rested()
         yield from self.abandon(reason)
 
     def _end(self) -> Iterator[Command]:
@@ -375,7 +375,7 @@ class Rounds:
         self.ended = True
         yield CancelTimer(_DEADLINE)
         yield CancelTimer(_REMIND)
-        yield from decryption.DESK.stop()
+        yield from decryption.REQUESTER.stop()
 
     def close(self, event: RoundAggregated) -> Iterator[Command]:
         """Enter the new model and what it settles into the books, then publish it."""
@@ -392,14 +392,14 @@ class Rounds:
             return
         self._blamed = set(event.failing)
         ops = self._settle(current, set(event.weights))
-        self.books.close(event.round_no, event.evidence, event.bounds)
-        completed = self.books.counter.completed
+        self.progress.close(event.round_no, event.evidence, event.bounds)
+        completed = self.progress.counter.completed
         final = 0 < self._rules.count <= completed
         inclusions = current.inclusions(set(event.weights))
         self._model.advance(
             values, event.round_no, inclusions, lambda leader: self._roster.leads(DeviceId(leader)), final=final
         )
-        yield Persist((*ops, *self._model.stored(), *self.books.stored()))
+        yield Persist((*ops, *self._model.stored(), *self.progress.stored()))
         yield RoundClosed(
             round_no=event.round_no,
             completed=completed,

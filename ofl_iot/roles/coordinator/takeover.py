@@ -34,7 +34,7 @@ class TakeoverState:
 
 @dataclass
 class TakeoverReader:
-    """Collects a legacy for a model of `size` parameters that is known by its `digest`."""
+    """Collects a left for a model of `size` parameters that is known by its `digest`."""
 
     digest: bytes
     size: int
@@ -72,7 +72,7 @@ class TakeoverReader:
         return True
 
     def complete(self) -> TakeoverState | None:
-        """The legacy when all of it has come: once for each version of it."""
+        """The left when all of it has come: once for each version of it."""
         manifest = self.manifest
         if manifest is None or not self.waiting:
             return None

@@ -46,7 +46,7 @@ from ofl_iot.roles.transfer import BodyExchange, receipt_of
 
 TABLE = "decryptor"
 _ASK, _FRESH, _ANSWER = "ask", "fresh", "answer"
-DESK = Requester(DECRYPTOR, Kind.SERVERDEC, "decryptor.resend", "decryptor.deadline")
+REQUESTER = Requester(DECRYPTOR, Kind.SERVERDEC, "decryptor.resend", "decryptor.deadline")
 _ANSWER_RESEND, _ALIVE = "decryptor.answer.resend", "decryptor.alive"
 _SIGNS_A_DEADLINE = 3
 """Signs of life within `decryption_deadline_s`; the coordinator looks twice in that time."""
@@ -159,9 +159,9 @@ class DecryptorMachine:
             yield from self._alive(now)
         elif name == _ANSWER_RESEND:
             yield from self._send_answer(now)
-        elif self._asked and name == DESK.resend:
+        elif self._asked and name == REQUESTER.resend:
             yield from self._asked.send_due(now)
-        elif self._asked and name == DESK.deadline:
+        elif self._asked and name == REQUESTER.deadline:
             if self._asked.overdue():
                 yield from self._exclude(self._asked.silent, now)
             else:
@@ -183,7 +183,7 @@ class DecryptorMachine:
         if event.topic.kind == Kind.SHARE:
             if self._asked is None:
                 if isinstance(message, Part):
-                    yield DESK.receipt(sender, receipt_of(message))  # lest it is sent again
+                    yield REQUESTER.receipt(sender, receipt_of(message))  # lest it is sent again
                 raise LateError("nothing is asked at the moment")
             yield from self._share(self._asked, sender, message, now)
         elif sender != COORDINATOR:
@@ -201,7 +201,7 @@ class DecryptorMachine:
         yield from asked.receive(sender, message, now)
         if asked.complete and self._ask and self._fresh:
             self._asked, self._busy = None, True
-            yield from DESK.stop()
+            yield from REQUESTER.stop()
             yield Compute(FinalDecrypt(self._ask, self._fresh.held, asked.shares))
 
     def _part_of_ask(self, part: Part, now: float) -> Iterator[Command]:
@@ -243,7 +243,7 @@ class DecryptorMachine:
 
     def _accept(self, ask: ServerDecAsk, now: float) -> Iterator[Command]:
         yield Persist((DeleteTable(TABLE), Put(TABLE, _ASK, encode_body(ask))))
-        yield from DESK.stop()
+        yield from REQUESTER.stop()
         self._take_up(ask)
         yield DecryptionAsked(round_no=ask.round_no, stage=ask.stage, leaders=len(ask.active))
         yield from self._alive(now)
@@ -295,7 +295,7 @@ class DecryptorMachine:
         yield Persist((Put(TABLE, _FRESH, msgspec.msgpack.encode(fresh)),))
         label = f"{label_of_ask(ask)}.{fresh.asking}"
         question = ShareRequest(ask.opened.term, ask.round_no, label, fresh.request, fresh.active)
-        self._asked = ShareCollector(DESK, question, self._rules)
+        self._asked = ShareCollector(REQUESTER, question, self._rules)
         yield from self._asked.begin(now)
 
     def _exclude(self, leaders: Iterable[str], now: float) -> Iterator[Command]:
@@ -321,7 +321,7 @@ class DecryptorMachine:
         self._fresh = self._asked = None
         self._ask = msgspec.structs.replace(self._ask, public=b"", ciphertext=b"")
         yield Persist((Delete(TABLE, _FRESH), Put(TABLE, _ASK, encode_body(self._ask)), Put(TABLE, _ANSWER, body)))
-        yield from DESK.stop()
+        yield from REQUESTER.stop()
         yield CancelTimer(_ALIVE)
         yield from self._say(body, now)
 

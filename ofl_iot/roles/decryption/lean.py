@@ -17,7 +17,7 @@ from ofl_iot.protocol.codec import decode_body
 from ofl_iot.protocol.lean import OPEN, SCORES, SKETCH, VOUCH, LeanAnswer
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.roles.commands import Command, Compute
-from ofl_iot.roles.decryption.requester import DESK, TOO_FEW, WRONG, SealedRound, label_of
+from ofl_iot.roles.decryption.requester import REQUESTER, TOO_FEW, WRONG, SealedRound, label_of
 from ofl_iot.roles.decryption.share_collector import ActiveSet, ShareCollector, ShareRequest
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked, LeanWeights
 from ofl_iot.roles.job_kinds.lean import FinishLean, LeanRound, OpenLean, PrepareLean, ScoreLean, WeighLean
@@ -93,7 +93,7 @@ class LeanDecryption:
         label = label_of(self._stage, self._lean.attempt, self._turn)
         asked = tuple(sorted(event.requests.keys() & self._asking()))
         question = ShareRequest(self._lean.key.opened.term, self._lean.round_no, label, b"", asked, event.requests)
-        self.asked = ShareCollector(DESK, question, self._rules)
+        self.asked = ShareCollector(REQUESTER, question, self._rules)
         yield from self.asked.begin(now)
 
     def _asking(self) -> set[str]:
@@ -108,7 +108,7 @@ class LeanDecryption:
             if sender not in self._set.willing:
                 raise RefusedError(f"{sender} is not asked in this round")
             if isinstance(message, Part):
-                yield DESK.receipt(sender, receipt_of(message))  # lest it is sent again
+                yield REQUESTER.receipt(sender, receipt_of(message))  # lest it is sent again
             raise LateError("nothing is asked at the moment")
         yield from self.asked.receive(sender, message, now)
         if self.asked.complete:
@@ -155,7 +155,7 @@ class LeanDecryption:
 
     def _next_stage(self, asked: ShareCollector) -> Iterator[Command]:
         self.asked = None
-        yield from DESK.stop()
+        yield from REQUESTER.stop()
         answers: dict[str, LeanAnswer] = {}
         yield from self._read(asked, answers)
         if self._stage == SKETCH:

@@ -18,7 +18,16 @@ from ofl_iot.protocol.key_messages import ServerDecAnswer, ServerDecAsk
 from ofl_iot.protocol.messages import Part, PartReceipt
 from ofl_iot.protocol.topics import Kind, Topic
 from ofl_iot.roles.commands import Command, Publish, SetTimer, Subscribe
-from ofl_iot.roles.decryption.requester import DEADLINE, DESK, MODEL, RESEND, SCORES, TOO_FEW, SealedRound, label_of
+from ofl_iot.roles.decryption.requester import (
+    DEADLINE,
+    MODEL,
+    REQUESTER,
+    RESEND,
+    SCORES,
+    TOO_FEW,
+    SealedRound,
+    label_of,
+)
 from ofl_iot.roles.events import DecryptionRequested, JobFailed, LeanAsked
 from ofl_iot.roles.resend import send_due
 from ofl_iot.roles.settings import ProtectionRules
@@ -37,7 +46,7 @@ def answers_of(server: DeviceId) -> Subscribe:
 def confirm(kind: Kind, sender: DeviceId, part: Part) -> Publish:
     """The receipt of a part that nobody waits for, lest it is sent again."""
     receipt = receipt_of(part)
-    return to_decryptor(receipt) if kind == Kind.SERVERDEC else DESK.receipt(sender, receipt)
+    return to_decryptor(receipt) if kind == Kind.SERVERDEC else REQUESTER.receipt(sender, receipt)
 
 
 def to_decryptor(message: Part | PartReceipt) -> Publish:
@@ -150,7 +159,7 @@ class RemoteDecryption:
 
     def _answered(self, answer: ServerDecAnswer) -> Iterator[Command]:
         self._exchange = None
-        yield from DESK.stop()
+        yield from REQUESTER.stop()
         self.failing |= set(answer.failing) & set(self._active)
         self._active = tuple(leader for leader in self._active if leader not in answer.failing)
         if not answer.values:

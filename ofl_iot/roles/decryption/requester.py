@@ -27,7 +27,7 @@ from ofl_iot.roles.transfer import receipt_of
 
 RESEND, DEADLINE = "coordinator.decryption.resend", "coordinator.decryption.deadline"
 SCORES, MODEL = "scores", "model"
-DESK = Requester(COORDINATOR, Kind.DECRYPT, RESEND, DEADLINE)
+REQUESTER = Requester(COORDINATOR, Kind.DECRYPT, RESEND, DEADLINE)
 TOO_FEW = "too few leaders are left to decrypt"
 WRONG = "the shares do not decrypt together, whoever is left out"
 
@@ -166,7 +166,7 @@ class Decryption:
         self._turn += 1
         label = sealed.label(self._stage, self._turn)
         question = ShareRequest(sealed.key.opened.term, sealed.round_no, label, event.request, self._set.active)
-        self.asked = ShareCollector(DESK, question, self._rules)
+        self.asked = ShareCollector(REQUESTER, question, self._rules)
         yield from self.asked.begin(now)
 
     def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
@@ -175,7 +175,7 @@ class Decryption:
             if sender not in self._set.willing:
                 raise RefusedError(f"{sender} is not asked to decrypt")
             if isinstance(message, Part):
-                yield DESK.receipt(sender, receipt_of(message))  # lest it is sent again
+                yield REQUESTER.receipt(sender, receipt_of(message))  # lest it is sent again
             raise LateError("nothing is asked at the moment")
         yield from self.asked.receive(sender, message, now)
         if self.asked.complete:
@@ -221,7 +221,7 @@ class Decryption:
 
     def _next_stage(self, shares: dict[str, bytes]) -> Iterator[Command]:
         self.asked = None
-        yield from DESK.stop()
+        yield from REQUESTER.stop()
         if self._stage == SCORES:
             self._stage, self._weighing = MODEL, True
             yield self._sealed.weigh(self._held, self._set.active, shares)

@@ -115,8 +115,8 @@ class ShareRequest:
 class ShareCollector:
     """The shares of one active set, as they come in."""
 
-    def __init__(self, desk: Requester, question: ShareRequest, rules: ProtectionRules) -> None:
-        self._desk = desk
+    def __init__(self, requester: Requester, question: ShareRequest, rules: ProtectionRules) -> None:
+        self._requester = requester
         self._label = question.label
         self._active = question.active
         self._rules = rules
@@ -139,7 +139,7 @@ class ShareCollector:
 
     def begin(self, now: float) -> Iterator[Command]:
         """Ask."""
-        yield SetTimer(self._desk.deadline, now + self._rules.decryption_deadline_s / 2)
+        yield SetTimer(self._requester.deadline, now + self._rules.decryption_deadline_s / 2)
         yield from self.send_due(now)
 
     def receive(self, sender: DeviceId, message: Part | PartReceipt, now: float) -> Iterator[Command]:
@@ -151,10 +151,10 @@ class ShareCollector:
             yield from self.send_due(now)
             return
         if message.stage != self._label:
-            yield self._desk.receipt(sender, receipt_of(message))  # lest it is sent again
+            yield self._requester.receipt(sender, receipt_of(message))  # lest it is sent again
             raise LateError(f"a share for {message.stage}, not {self._label}")
         receipt, body = self._exchange.take(sender, message)
-        yield self._desk.receipt(sender, receipt)
+        yield self._requester.receipt(sender, receipt)
         if body is not None:
             self.shares[sender] = body
 
@@ -163,7 +163,7 @@ class ShareCollector:
         for leader in self._active:
             if not self._exchange.heard_of(leader):
                 self._exchange.send_again(leader)  # it may have restarted and lost what it confirmed
-        yield SetTimer(self._desk.deadline, now + self._rules.decryption_deadline_s / 2)
+        yield SetTimer(self._requester.deadline, now + self._rules.decryption_deadline_s / 2)
         yield from self.send_due(now)
 
     def overdue(self) -> bool:
@@ -179,7 +179,7 @@ class ShareCollector:
         """Send what was not confirmed."""
         yield from send_due(
             self._exchange,
-            self._desk.resend,
-            lambda peer, part: Publish(Topic(self._desk.kind, self._desk.me, DeviceId(peer)), part),
+            self._requester.resend,
+            lambda peer, part: Publish(Topic(self._requester.kind, self._requester.me, DeviceId(peer)), part),
             now,
         )

@@ -62,7 +62,7 @@ class Outbox:
     """Released chunks by sequence number, and the queue of those to come."""
 
     def __init__(self, *, max_bytes: int, window: int, resend_s: float) -> None:
-        self._parcels: dict[int, OutboxEntry] = {}
+        self._entries: dict[int, OutboxEntry] = {}
         self._queue: deque[Piece] = deque()
         self.max_bytes = max_bytes
         self._pace = SendPace(window=window, resend_s=resend_s)
@@ -76,17 +76,17 @@ class Outbox:
         """Take up what an earlier process left, to be sent again; returns the rows that no leader could read."""
         chunks = {seq: _read(seq, payload) for seq, payload in rows.items()}
         unreadable = {seq: rows[seq] for seq, chunk in chunks.items() if chunk is None}
-        self._parcels = {int(seq): OutboxEntry(rows[seq], _use(chunk)) for seq, chunk in chunks.items() if chunk}
-        self._bytes = sum(len(parcel.payload) for parcel in self._parcels.values())
-        self.next_seq = max([min(next_seq, MAX_SEQ), *(seq + 1 for seq in self._parcels)])
+        self._entries = {int(seq): OutboxEntry(rows[seq], _use(chunk)) for seq, chunk in chunks.items() if chunk}
+        self._bytes = sum(len(entry.payload) for entry in self._entries.values())
+        self.next_seq = max([min(next_seq, MAX_SEQ), *(seq + 1 for seq in self._entries)])
         self._used = self.next_seq - 1
         return unreadable
 
     def chunks_from(self, seq: int) -> Iterable[Chunk]:
         """The stored chunks numbered `seq` or higher, in order of release."""
-        for number in sorted(self._parcels):
+        for number in sorted(self._entries):
             if number >= seq:
-                chunk = decode(Kind.UPDATE, self._parcels[number].payload)
+                chunk = decode(Kind.UPDATE, self._entries[number].payload)
                 assert isinstance(chunk, Chunk)  # noqa: S101  # what the outbox stored is a chunk
                 yield chunk
 
@@ -129,7 +129,7 @@ class Outbox:
     @property
     def unsettled(self) -> Mapping[int, OutboxEntry]:
         """Released chunks that no global model holds yet."""
-        return self._parcels
+        return self._entries
 
     @property
     def next_count(self) -> int:
@@ -150,7 +150,7 @@ class Outbox:
         known = account or Account()
         chunk = msgspec.structs.replace(self._queue.popleft().chunk, seq=self.next_seq, store=store, account=known)
         payload = encode(chunk)
-        self._parcels[chunk.seq] = OutboxEntry(payload, _use(chunk), sent_at=now, tries=1)
+        self._entries[chunk.seq] = OutboxEntry(payload, _use(chunk), sent_at=now, tries=1)
         self._bytes += len(payload)
         self._used = self.next_seq
         self.next_seq += 1
@@ -158,48 +158,48 @@ class Outbox:
 
     def due(self, now: float) -> list[bytes]:
         """Chunks to send again, the largest change first, at most a window of them; they count as sent now."""
-        waiting = [parcel for parcel in self._parcels.values() if self._is_due(parcel, now)]
-        if any(parcel.sent_at is not None for parcel in waiting):
+        waiting = [entry for entry in self._entries.values() if self._is_due(entry, now)]
+        if any(entry.sent_at is not None for entry in waiting):
             self._pace.overdue(now)
-        waiting.sort(key=lambda parcel: -parcel.use)
-        room = max(0, self.window - sum(1 for parcel in self._parcels.values() if self._is_fresh(parcel, now)))
-        for parcel in waiting[:room]:
-            parcel.sent_at = now
-            parcel.tries += 1
-        return [parcel.payload for parcel in waiting[:room]]
+        waiting.sort(key=lambda entry: -entry.use)
+        room = max(0, self.window - sum(1 for entry in self._entries.values() if self._is_fresh(entry, now)))
+        for entry in waiting[:room]:
+            entry.sent_at = now
+            entry.tries += 1
+        return [entry.payload for entry in waiting[:room]]
 
     def next_due(self) -> float | None:
         """When the next resend may be needed; None when a leader has confirmed everything."""
-        times = [parcel.due_at(self._pace.resend_s) for parcel in self._parcels.values() if not parcel.stored]
+        times = [entry.due_at(self._pace.resend_s) for entry in self._entries.values() if not entry.stored]
         return min(times, default=None)
 
     def readdress(self) -> None:
         """The leader changed: whatever is not settled goes to the new one, as the same bytes."""
-        for parcel in self._parcels.values():
-            parcel.sent_at = None
-            parcel.stored = False
-            parcel.tries = 0
+        for entry in self._entries.values():
+            entry.sent_at = None
+            entry.stored = False
+            entry.tries = 0
 
     def confirm(self, stored: Iterable[int], settled: SeqSet, credit: int, now: float | None = None) -> list[StoreOp]:
         """Take a receipt; the operations delete what is settled."""
         self._credits = credit
         for seq in stored:
-            if (parcel := self._parcels.get(seq)) is not None and not parcel.stored:
-                parcel.stored = True
-                self._pace.confirmed(parcel.waited(now))
-        gone = [seq for seq in self._parcels if seq in settled]
+            if (entry := self._entries.get(seq)) is not None and not entry.stored:
+                entry.stored = True
+                self._pace.confirmed(entry.waited(now))
+        gone = [seq for seq in self._entries if seq in settled]
         for seq in gone:
-            self._bytes -= len(self._parcels.pop(seq).payload)
+            self._bytes -= len(self._entries.pop(seq).payload)
         return [Delete(TABLE, seq) for seq in gone]
 
     def _under_way(self) -> int:
-        return sum(1 for parcel in self._parcels.values() if not parcel.stored)
+        return sum(1 for entry in self._entries.values() if not entry.stored)
 
-    def _is_due(self, parcel: OutboxEntry, now: float) -> bool:
-        return not parcel.stored and parcel.due_at(self._pace.resend_s) <= now
+    def _is_due(self, entry: OutboxEntry, now: float) -> bool:
+        return not entry.stored and entry.due_at(self._pace.resend_s) <= now
 
-    def _is_fresh(self, parcel: OutboxEntry, now: float) -> bool:
-        return not parcel.stored and parcel.sent_at is not None and parcel.due_at(self._pace.resend_s) > now
+    def _is_fresh(self, entry: OutboxEntry, now: float) -> bool:
+        return not entry.stored and entry.sent_at is not None and entry.due_at(self._pace.resend_s) > now
 
 
 def _read(seq: Key, payload: bytes) -> Chunk | None:

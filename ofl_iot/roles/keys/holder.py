@@ -1,4 +1,4 @@
-"""The keeper of a device's keys: takes part in key generation and answers decryption requests, each once.
+"""The holder of a device's keys: takes part in key generation and answers decryption requests, each once.
 
 A decryption share is made once for a request, stored, and sent again as the same bytes: with two answers to one
 ciphertext the noise in them could be averaged away, and with it what hides the key share. Nothing is answered but for
@@ -48,7 +48,7 @@ from ofl_iot.roles.transfer import BodyExchange
 SHARES = "keeper.shares"
 _RESEND = "keeper.shares.resend"
 _MAX_REQUESTS = 8
-"""Decryption requests of one round that a keeper answers: scores and model, each with a few changes of the set."""
+"""Decryption requests of one round that a key holder answers: scores and model, each with a few changes of the set."""
 _MAX_LEAN_REQUESTS = 16
 """The same for a lean round, which has four stages."""
 _USED_UP = "the key has shown all it may: several requests were under way at once"
@@ -58,7 +58,7 @@ Vector = tuple[tuple[str, int], ...]
 
 
 class Bodies(Protocol):
-    """Where the keeper finds what this device contributed to the open round."""
+    """Where the key holder finds what this device contributed to the open round."""
 
     @property
     def open_body(self) -> OpenBody | None:
@@ -179,7 +179,7 @@ class KeyHolder:
             yield from self._ring.round_opened(message.key_id)
             return
         if not isinstance(message, Part | PartReceipt):
-            raise RefusedError(f"a {event.topic.kind.name} message is not for a keeper")
+            raise RefusedError(f"a {event.topic.kind.name} message is not for a key holder")
         if event.topic.kind == Kind.KEYS:
             yield from self._ring.receive(sender, message, now)
         elif sender != self._server:

@@ -53,16 +53,16 @@ class Beats:
         """Whether this leader publishes changes."""
         return self._rules.publish == "beat"
 
-    # --- office
+    # --- leadership
 
     def forget(self) -> None:
-        """The office has ended, or begins anew."""
+        """The leadership has ended, or begins anew."""
         self.published, self._last, self._resume_above = None, None, 0
         self._news = self._new_round = False
         self._reported.clear()
 
     def stop(self) -> Iterator[Command]:
-        """The office has ended."""
+        """The leadership has ended."""
         self.forget()
         if self._armed:
             self._armed = False

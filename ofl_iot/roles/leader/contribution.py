@@ -59,7 +59,7 @@ class Contributing:
         self.opened: RoundOpen | None = None
 
     def forget(self) -> None:
-        """The office has ended, or begins anew."""
+        """The leadership has ended, or begins anew."""
         self.opened = self._sender = None
 
     def take(self, opened: RoundOpen, cluster: ClusterModel) -> bool:

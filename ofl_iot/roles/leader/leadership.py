@@ -25,7 +25,7 @@ from ofl_iot.roles.reports.leader import StoredClusterDropped
 from ofl_iot.roles.settings import LeaderRules
 from ofl_iot.roles.storage import Delete, DeleteTable, Put, Stored, StoreOp, set_aside
 
-STATE, OFFICE = "leader.state", "leader.office"
+STATE, LEADERSHIP = "leader.state", "leader.office"
 
 
 class Leadership:
@@ -53,7 +53,7 @@ class Leadership:
 
     def restore(self, stored: Stored) -> Iterator[Command]:
         """Take up the cluster that an earlier process led, with what its journal holds."""
-        self.seen = tuple(msgspec.msgpack.decode(stored[OFFICE]["seen"])) if OFFICE in stored else (0, 0)
+        self.seen = tuple(msgspec.msgpack.decode(stored[LEADERSHIP]["seen"])) if LEADERSHIP in stored else (0, 0)
         state = stored.get(STATE, {})
         if "assignment" not in state:
             return
@@ -108,7 +108,7 @@ class Leadership:
 
     def _stored_seen(self) -> Put:
         """An older assignment that comes late must not bring a past leadership back, not even after a restart."""
-        return Put(OFFICE, "seen", msgspec.msgpack.encode(self.seen))
+        return Put(LEADERSHIP, "seen", msgspec.msgpack.encode(self.seen))
 
     def _admit(self, assignment: Assignment) -> None:
         self.assignment = assignment

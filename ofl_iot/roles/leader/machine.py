@@ -155,7 +155,7 @@ class LeaderMachine:
         else:
             raise TypeError(f"a leader does not expect {type(event).__name__}")
 
-    # --- taking and leaving office
+    # --- taking and leaving leadership
 
     def _start(self, stored: Stored) -> Iterator[Command]:
         yield from self._leadership.restore(stored)
@@ -198,7 +198,7 @@ class LeaderMachine:
         yield from self._subscribe()
 
     def _resign(self, assignment: Assignment) -> Iterator[Command]:
-        """Leave office; what waits for the former members, or at the broker for a leader, is of no use."""
+        """Resign; what waits for the former members, or at the broker for a leader, is of no use."""
         members = [member for member in self._leadership.members.samples if member != self.profile.device]
         ops = self._leadership.resign()
         self._forget()

@@ -51,7 +51,7 @@ class WaitingList:
         self.remove(*(self._order.keys() - set(members)))
 
     def forget(self) -> None:
-        """The office has ended, or begins anew."""
+        """The leadership has ended, or begins anew."""
         self.retain(())
 
     def snapshot(self) -> bytes:

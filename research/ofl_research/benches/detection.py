@@ -37,7 +37,7 @@ from ofl_research.benches.learning_cases import Case, Laboratory, Scale
 from ofl_research.benches.learning_data import CLASSES, Corpus, ImageWorkload, Part, deal, load_corpus
 from ofl_research.benches.learning_federation import Judge, Member, Observer, make_world
 
-__all__ = ["Range", "Size", "markdown", "run"]
+__all__ = ["DetectionTrials", "Size", "markdown", "run"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _Watched:
         return result
 
 
-class Range:
+class DetectionTrials:
     """Runs federations of one size on one corpus under attack."""
 
     def __init__(self, corpus: Corpus, size: Size) -> None:
@@ -255,16 +255,16 @@ def run(
     """The whole table: one row per attack, number of malicious leaders and form, averaged over the seeds."""
     began = time.perf_counter()
     size = size or (QUICK if quick else Size())
-    shooting = Range(load_corpus(data_folder(data), size.train), size)
+    trials = DetectionTrials(load_corpus(data_folder(data), size.train), size)
     rows = []
     for attack, malicious in leader_cases(size.leaders) if cases is None else cases:
         for form in forms:
             progress(f"{attack}, {malicious} of {size.leaders} malicious, {form}")
-            outcomes = [shooting.run(attack, malicious, form, seed) for seed in size.seeds]
-            row = {"data": shooting.corpus, "attack": attack, "malicious": malicious, "form": form}
+            outcomes = [trials.run(attack, malicious, form, seed) for seed in size.seeds]
+            row = {"data": trials.corpus, "attack": attack, "malicious": malicious, "form": form}
             rows.append({**row, **averages(outcomes)})
     progress("under encryption")
-    encrypted = shooting.compare_encrypted("sign flip", round(0.2 * size.leaders), size.seeds[0], min(6, size.rounds))
+    encrypted = trials.compare_encrypted("sign flip", round(0.2 * size.leaders), size.seeds[0], min(6, size.rounds))
     return {
         "setting": asdict(size),
         "seeds": list(size.seeds),

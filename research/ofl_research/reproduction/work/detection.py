@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ofl_research.benches.detection import Range, Size
+from ofl_research.benches.detection import DetectionTrials, Size
 from ofl_research.reproduction.cells import Cell
 from ofl_research.reproduction.work.learning import bench_corpus
 from ofl_research.reproduction.worker import Tell
@@ -28,6 +28,6 @@ def run(cell: Cell, data: Path | None, tell: Tell) -> dict[str, Any]:
     """Accuracy, the trigger's success, and who was excluded."""
     trial = msgspec.convert(cell.settings, DetectionTrial)
     size = Size(leaders=trial.leaders, rounds=trial.rounds, train=trial.train)
-    shooting = Range(bench_corpus(cell.dataset, data, size.train), size)
+    trials = DetectionTrials(bench_corpus(cell.dataset, data, size.train), size)
     tell(0.05, f"{trial.attack}, {trial.malicious} of {trial.leaders}")
-    return asdict(shooting.run(trial.attack, trial.malicious, cell.system, cell.seed))
+    return asdict(trials.run(trial.attack, trial.malicious, cell.system, cell.seed))

@@ -19,7 +19,7 @@ _MOST_FORMER = 4
 """Former stores that are remembered: leaders may still hold chunks of them."""
 
 
-class DeviceBooks(msgspec.Struct, frozen=True, array_like=True):
+class SettledRecord(msgspec.Struct, frozen=True, array_like=True):
     """A value; every change gives new books."""
 
     store: StoreId = b""
@@ -31,7 +31,7 @@ class DeviceBooks(msgspec.Struct, frozen=True, array_like=True):
     former: tuple[tuple[bytes, SeqSet], ...] = ()
     """The same for stores it had before, the last one first."""
 
-    def with_store(self, store: bytes) -> DeviceBooks:
+    def with_store(self, store: bytes) -> SettledRecord:
         """Return the books after the device announced a store.
 
         One that lost a store of which chunks are settled has a past, even if nobody saw its ledger.
@@ -45,7 +45,7 @@ class DeviceBooks(msgspec.Struct, frozen=True, array_like=True):
             others = {self.store: self.settled, **others}
             if self.settled != SeqSet():
                 account = account.latest(Account(version=1))
-        return DeviceBooks(store, settled, account, tuple(others.items())[:_MOST_FORMER])
+        return SettledRecord(store, settled, account, tuple(others.items())[:_MOST_FORMER])
 
     def settled_of(self, store: bytes) -> SeqSet:
         """Return what is settled of a store; of the present one if a leader of the version before names none."""
@@ -53,7 +53,7 @@ class DeviceBooks(msgspec.Struct, frozen=True, array_like=True):
             return self.settled
         return dict(self.former).get(store, SeqSet())
 
-    def settle(self, seqs: Iterable[int], store: bytes = b"", account: Account | None = None) -> DeviceBooks:
+    def settle(self, seqs: Iterable[int], store: bytes = b"", account: Account | None = None) -> SettledRecord:
         """Return the books after more chunks became part of the global model."""
         known = self.account.latest(account or Account())
         settled = self.settled_of(store).union(seqs).closing_gaps()
@@ -63,7 +63,7 @@ class DeviceBooks(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, former=tuple(former.items())[:_MOST_FORMER], account=known)
 
 
-def books_message(completed: int, books: Mapping[str, DeviceBooks]) -> Books:
+def books_message(completed: int, books: Mapping[str, SettledRecord]) -> Books:
     """Return what is published about the books, for a coordinator that takes over."""
     return Books(
         completed,
@@ -73,11 +73,11 @@ def books_message(completed: int, books: Mapping[str, DeviceBooks]) -> Books:
     )
 
 
-def books_from(message: Books) -> dict[str, DeviceBooks]:
+def records_from(message: Books) -> dict[str, SettledRecord]:
     """Return the books that `books_message` told of."""
     devices = message.settled.keys() | message.stores.keys() | message.accounts.keys()
     return {
-        device: DeviceBooks(
+        device: SettledRecord(
             message.stores.get(device, b""),
             message.settled.get(device, SeqSet()),
             message.accounts.get(device, Account()),
@@ -86,17 +86,17 @@ def books_from(message: Books) -> dict[str, DeviceBooks]:
     }
 
 
-def stored_books(device: str, books: DeviceBooks) -> Put:
+def stored_record(device: str, books: SettledRecord) -> Put:
     """Return what makes the books on a device durable."""
     return Put(LIVES, device, msgspec.msgpack.encode(books))
 
 
-def restored(stored: Stored) -> dict[DeviceId, DeviceBooks]:
+def restored(stored: Stored) -> dict[DeviceId, SettledRecord]:
     """Return the books of an earlier process, of this version or the one before."""
     books = {
-        DeviceId(str(device)): DeviceBooks(settled=msgspec.msgpack.decode(row, type=SeqSet))
+        DeviceId(str(device)): SettledRecord(settled=msgspec.msgpack.decode(row, type=SeqSet))
         for device, row in stored.get(SETTLED, {}).items()
     }
     for device, row in stored.get(LIVES, {}).items():
-        books[DeviceId(str(device))] = msgspec.msgpack.decode(row, type=DeviceBooks)
+        books[DeviceId(str(device))] = msgspec.msgpack.decode(row, type=SettledRecord)
     return books

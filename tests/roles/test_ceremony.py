@@ -222,6 +222,16 @@ def test_who_is_missing_is_named_by_what_it_owes() -> None:
     assert made.missing() == set()
 
 
+def test_a_key_generation_that_was_ended_does_not_come_back_with_a_restart() -> None:
+    store, made = MemoryStore(), maker()
+    persist(store, begun(made)[1])
+    persist(store, list(made.stop()))
+    again = maker()
+    again.restore(store.load())
+    assert not again.under_way
+    assert list(again.resume(5.0)) == []
+
+
 def test_a_complaint_ends_the_attempt_at_once() -> None:
     made, _ = begun()
     commands = say(made, B, FAULT, C.encode())

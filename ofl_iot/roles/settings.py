@@ -33,7 +33,7 @@ class TrainingRules(msgspec.Struct, frozen=True):
             description="What a training starts from: the local model with all unreleased work in it, or the leader's "
             "model as the device knows it; unreleased work then waits apart."
         ),
-    ] = "local"
+    ] = "synced"
     longest_s: Annotated[
         Positive,
         Meta(
@@ -72,7 +72,7 @@ class UploadRules(msgspec.Struct, frozen=True):
             description="What selects the parameters of a release: Eq. 5 or the size of the update alone. Privacy mode "
             "`paper` always selects by Eq. 5."
         ),
-    ] = "o-factor"
+    ] = "magnitude"
     density: Annotated[
         Literal["none", "histogram", "rare"],
         Meta(description="Density estimate of the o-factor (Eq. 5); `none` does least harm."),

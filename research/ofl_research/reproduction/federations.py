@@ -28,6 +28,8 @@ from ofl_research.reproduction.watch import Progress, Watch
 OFL = "ofl"
 SYSTEMS: tuple[str, ...] = (OFL, *BASELINES)
 
+_FORMER_RULES = {"training": {"start": "local"}, "upload": {"score": "o-factor"}}
+"""Learning rules with which `results/` was computed; the defaults are others now. A plan's options replace them."""
 _GATHER_S = 2.0
 _PATIENCE_S = 600.0
 """How long an inter-cluster round may take beyond its interval before a run is given up."""
@@ -63,6 +65,7 @@ def ofl_settings(plan: Plan) -> Settings:
             "batch_size": plan.batch_size,
             "learning_rate": plan.learning_rate,
             "momentum": plan.momentum,
+            **_FORMER_RULES["training"],
         },
         "federation": {"seed": plan.seed},
         "privacy": {
@@ -74,7 +77,7 @@ def ofl_settings(plan: Plan) -> Settings:
             "eps1": plan.eps1,
             "eps2": plan.eps2,
         },
-        "upload": {"gamma": plan.gamma_up},
+        "upload": {"gamma": plan.gamma_up, **_FORMER_RULES["upload"]},
         "download": {"gamma": plan.gamma_down},
         "round": {"interval_s": plan.round_s, "count": plan.rounds},
         "fleet": {"gather_s": _GATHER_S},

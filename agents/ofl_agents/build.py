@@ -125,7 +125,8 @@ class Parties:
             leader_profile = LeaderProfile(name, workload.digest, device.model.layout, encrypted, largest)
             key_holder = KeyHolder(name, settings.protection.resend_s, settings.protection.server)
             noisy = settings.privacy.mode == "rigorous"
-            merging = WeightedMerging(settings.merge, salt, settings.training.steps, noisy=noisy)
+            planned = noisy and settings.privacy.auto
+            merging = WeightedMerging(settings.merge, salt, settings.training.steps, noisy=noisy, planned=planned)
             return AgentMachine(
                 device, LeaderMachine(leader_profile, settings.leader, merging, key_holder, store), key_holder
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +14,11 @@ from ofl_iot.apps.data import Records
 from ofl_iot.apps.runner import TrainReport
 from ofl_iot.errors import ConfigError
 from ofl_iot.privacy.noise import noise_generator
+from ofl_iot.privacy.tolerance import INPUTS, Tolerance, curvature_of, deviation_borne
 from ofl_iot.protocol.model_card import ModelCard, TensorCard
 from ofl_iot.workloads.base import TrainJob, Vector
 from ofl_iot.workloads.dense import DenseNet, Samples
+from ofl_iot.workloads.training import at_rate_of
 
 _AT_ONCE = 1000
 
@@ -57,10 +60,24 @@ class NumpyModel:
     ) -> TrainReport:
         """Train in place."""
         samples = self._prepared(records)
+        job = at_rate_of(job, self._tolerance)
         result = self._net.train(self._vector, samples, np.arange(len(records)), job, noise_generator(entropy))
         progress()
         self._vector[:] = result.params
         return TrainReport(result.steps, result.sampling_rate, result.loss)
+
+    @functools.cached_property
+    def _tolerance(self) -> Tolerance:
+        """What the untrained network bears, on random inputs."""
+        net, rng = self._net, np.random.default_rng(0)
+        start, noise = net.initial(0), rng.standard_normal(net.size, dtype=np.float32)
+        inputs = rng.standard_normal((INPUTS, net.widths[0]), dtype=np.float32)
+        if net.output == "linear":
+            shown = Samples.of(inputs, rng.standard_normal((INPUTS, net.widths[-1]), dtype=np.float32))
+        else:
+            shown = Samples.of(inputs, rng.integers(0, net.widths[-1], INPUTS))
+        borne = deviation_borne(lambda s: net.outputs(start + np.float32(s) * noise, shown.features))
+        return Tolerance(borne, curvature_of(np.stack([net.gradient(start, shown, row) for row in range(INPUTS)])))
 
     def outputs(self, records: Records) -> tuple[Any, Any, float]:
         """Return outputs, targets in the same form, and the mean loss."""

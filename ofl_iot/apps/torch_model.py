@@ -13,16 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from ofl_iot.apps.app import TorchApp
-from ofl_iot.apps.data import Records
+from ofl_iot.apps.data import Records, Shapes
 from ofl_iot.apps.runner import TrainReport
 from ofl_iot.errors import ConfigError
 from ofl_iot.privacy.noise import CipherNoise, noise_generator
+from ofl_iot.privacy.tolerance import DEEP, INPUTS, Tolerance, curvature_of, deviation_borne
 from ofl_iot.protocol.model_card import ModelCard, TensorCard
 from ofl_iot.torch_training.device import fast_cipher
 from ofl_iot.torch_training.flat import local_statistics
 from ofl_iot.torch_training.job import EngineName, Job
 from ofl_iot.torch_training.trainer import FlatModel, PlainTrainer, PrivateTrainer
 from ofl_iot.workloads.base import TrainJob, Vector
+from ofl_iot.workloads.training import at_rate_of
 
 _AT_ONCE = 256
 _BUILD_SEED = 0
@@ -46,6 +48,7 @@ class TorchModel:
             app=app.name, tensors=tensors, loss=_name_of(app.loss), version=app.version, frozen=card.frozen
         )
         self.notes = tuple(self._notes())
+        self._tolerances: dict[Shapes, Tolerance] = {}
 
     def bind(self, vector: Vector) -> None:
         """Let the values live in `vector`; on a GPU they are copied for each job."""
@@ -91,7 +94,7 @@ class TorchModel:
         rng = noise_generator(entropy)
         self._noise.exchange(None if entropy is None else CipherNoise.seeded(rng))
         trainer = self._plain_trainer() if job.clip_norm is None else self._private
-        done = trainer.train(_inputs(records), records.targets, self._job(job, len(records)), rng, lambda _: progress())
+        done = trainer.train(_inputs(records), records.targets, self._job(job, records), rng, lambda _: progress())
         self._store()
         rate = min(1.0, job.batch_size / len(records)) if done.sampling_rate is None else done.sampling_rate
         return TrainReport(done.steps, rate, done.loss)
@@ -130,17 +133,78 @@ class TorchModel:
             self._flat, app.loss, optimiser=optimiser, schedule=app.schedule, augment=app.augment, loop=app.loop
         )
 
-    def _job(self, job: TrainJob, count: int) -> Job:
+    def _job(self, job: TrainJob, records: Records) -> Job:
+        count = len(records)
+        planned = job.noise_a_rate > 0
+        if planned:
+            job = at_rate_of(job, self._tolerance(records))
         return Job(
             steps=job.steps,
             batch_size=job.batch_size if job.clip_norm is not None else min(job.batch_size, count),
             learning_rate=job.learning_rate,
             momentum=job.momentum,
-            optimiser="sgd" if callable(self._app.optimiser) else self._app.optimiser,
+            optimiser="sgd" if planned or callable(self._app.optimiser) else self._app.optimiser,
             clip_norm=job.clip_norm,
             noise_multiplier=job.noise_multiplier if job.clip_norm is not None else None,
             sampling_rate=job.sampling_rate or None,
         )
+
+    def _tolerance(self, records: Records) -> Tolerance:
+        """Measure what the untrained model bears, on random inputs of the records' shapes; once for each."""
+        shapes = records.shapes
+        if shapes not in self._tolerances:
+            self._tolerances[shapes] = self._measured(records)
+        return self._tolerances[shapes]
+
+    def _measured(self, records: Records) -> Tolerance:
+        rng, held = np.random.default_rng(0), self._vector.copy()
+        shown = tuple(_random_like(each, INPUTS, rng) for each in records.inputs)
+        self.initial(_BUILD_SEED)
+        start, noise = self._vector.copy(), rng.standard_normal(self._flat.full_size, dtype=np.float32)
+
+        def outputs_at(deviation: float) -> npt.NDArray[np.float32]:
+            self._vector[:] = start
+            self._vector[: len(noise)] += np.float32(deviation) * noise
+            return self._flat_outputs(shown)
+
+        try:
+            borne = deviation_borne(outputs_at)
+            self._vector[:] = start
+            return Tolerance(borne, curvature_of(self._gradients(shown, records, rng)))
+        except Exception:  # noqa: BLE001  # a loss or a module may refuse inputs that are no real records
+            return DEEP
+        finally:
+            self._vector[:] = held
+            self._load()
+
+    def _flat_outputs(self, inputs: tuple[npt.NDArray[Any], ...]) -> npt.NDArray[np.float32]:
+        self._load()
+        module = self._flat.module
+        was_training = module.training
+        module.eval()
+        with torch.inference_mode():
+            made = module(*(torch.from_numpy(each).to(self._flat.flat.device) for each in inputs))
+        module.train(was_training)
+        parts = made if isinstance(made, tuple | list) else (made,)
+        return np.concatenate([part.reshape(-1).float().cpu().numpy() for part in parts])
+
+    def _gradients(
+        self, inputs: tuple[npt.NDArray[Any], ...], records: Records, rng: np.random.Generator
+    ) -> npt.NDArray[np.float32]:
+        """Gradients of random records: labels that the outputs have room for, or standardised numbers."""
+        self._load()
+        module, place = self._flat.module, self._flat.flat.device
+        trained = [value for value in module.parameters() if value.requires_grad]
+        rows = []
+        for row in range(INPUTS):
+            outputs = module(*(torch.from_numpy(each[row : row + 1]).to(place) for each in inputs))
+            target = _random_like(records.targets, 1, rng)
+            if records.targets.ndim == 1 and records.targets.dtype.kind in "iu" and outputs.ndim > 1:
+                target = rng.integers(0, outputs.shape[1], 1)
+            loss = self._app.loss(outputs, torch.from_numpy(target).to(place)).sum()
+            found = torch.autograd.grad(loss, trained, allow_unused=True)
+            rows.append(torch.cat([each.reshape(-1) for each in found if each is not None]).cpu().numpy())
+        return np.stack(rows)
 
     def _load(self) -> None:
         """Take the vector's values over where the module does not live in it."""
@@ -176,6 +240,14 @@ class TorchModel:
         if frozen:
             notes.append(f"{frozen} frozen tensors do not travel")
         return notes
+
+
+def _random_like(inputs: npt.NDArray[Any], count: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Random inputs of a record's shape and type: standardised numbers, or the first two of whatever is counted."""
+    shape = (count, *inputs.shape[1:])
+    if inputs.dtype.kind == "f":
+        return rng.standard_normal(shape, dtype=np.float32)
+    return rng.integers(0, 2, shape).astype(inputs.dtype)
 
 
 class _ExchangeableNoise(CipherNoise):

@@ -124,10 +124,10 @@ def _train_job(workload: Workload, job: TrainLocally, rules: TrainingRules, clip
             steps=job.steps,
             batch_size=job.batch_size,
             learning_rate=job.plan.learning_rate,
-            momentum=job.plan.momentum if job.steps > 1 else 0.0,
             clip_norm=job.plan.clip_norm,
             noise_multiplier=job.noise_multiplier,
             sampling_rate=job.plan.sampling_rate,
+            noise_a_rate=job.plan.noise_a_rate,
         )
     if job.noise_multiplier:
         _check_rate(workload, job, rules)
@@ -142,7 +142,7 @@ def _train_job(workload: Workload, job: TrainLocally, rules: TrainingRules, clip
 
 
 class Momentum:
-    """Momentum from one training to the next, where each is a single planned step.
+    """Momentum of a plan, from one of its steps to the next and from training to training.
 
     A device's velocity is made of its own noisy steps alone, so the mean of all is that of one common descent.
     """
@@ -150,19 +150,17 @@ class Momentum:
     def __init__(self) -> None:
         self._velocity: Vector | None = None
 
-    def carried(self, trained: Trained, plan: TrainingPlan | None) -> Trained:
-        """Return the training with what earlier ones add to it: v = momentum · v + step."""
-        if plan is None or trained.steps != 1:
-            self._velocity = None
-            return trained
-        velocity = trained.params - trained.start
+    def carried(self, step: Trained, plan: TrainingPlan) -> Vector:
+        """Return the parameters after a step and what earlier ones add to it: v = momentum · v + step."""
+        velocity = step.params - step.start
         if self._velocity is not None and self._velocity.shape == velocity.shape:
             velocity += np.float32(plan.momentum) * self._velocity
         if not np.isfinite(velocity).all():
             self._velocity = None
-            return trained
+            return step.params
         self._velocity = velocity
-        return replace(trained, params=trained.start + velocity)
+        moved: Vector = step.start + velocity
+        return moved
 
 
 def _check_rate(workload: Workload, job: TrainLocally, rules: TrainingRules) -> None:
@@ -232,8 +230,14 @@ class DeviceToolbox:
         return DataLooked(self._workload.sample_count)
 
     def _train(self, job: TrainLocally) -> Trained:
-        trained = run_training(self._workload, job, self._rules.training, self._rules.privacy.clip_norm, self._rng)
-        return self._momentum.carried(trained, job.plan)
+        rules, clip_norm = self._rules.training, self._rules.privacy.clip_norm
+        if job.plan is None:
+            return run_training(self._workload, job, rules, clip_norm, self._rng)
+        done, losses, seconds = job.params, 0.0, 0.0
+        for _ in range(job.steps):
+            step = run_training(self._workload, replace(job, params=done, steps=1), rules, clip_norm, self._rng)
+            done, losses, seconds = self._momentum.carried(step, job.plan), losses + step.loss, seconds + step.seconds
+        return Trained(job.params, done, losses / job.steps, job.steps, seconds, job.plan.sampling_rate)
 
     def _prepare(self, job: PrepareRelease) -> ReleasePrepared:
         chosen = prepare_release(job.update, job.synced, job.synced_before, job.gamma, self._release, self._rng)

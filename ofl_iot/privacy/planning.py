@@ -25,7 +25,8 @@ SIGNAL = 4.0
 RECORDS_A_STEP = 8192
 LEARNING_RATE = 12.0
 """Learning rate of linear and one-hidden-layer nets, inputs of length 1 to sqrt(inputs)/3; deep nets need less."""
-FEWEST_STEPS = 5
+FEWEST_STEPS = 20
+"""Fewer would hang on every single one that a device misses."""
 ROUNDED_UP = 0.75
 """Share of an announced number of records that is expected: it is rounded up to a power of two."""
 _WHOLE = 1e-6
@@ -90,13 +91,16 @@ class TrainingPlan:
     noise_multiplier: float
     clip_norm: float
     learning_rate: float
+    """For a model of which no tolerance is known (`privacy.tolerance`)."""
     momentum: float
+    noise_a_rate: float
+    """Deviation by which the whole plan's noise moves each parameter at a learning rate of 1."""
 
 
 def plan_training(budget: Budget, fleet: Fleet, parameters: int, most_steps: int) -> TrainingPlan:
     """Choose steps T, rate q, noise and learning rate for a model, or raise ConfigError if it is too large.
 
-    T = (n / (4 g s1 sqrt d))², at least 5 and at most `most_steps`: no more noisy steps than leave the mean of
+    T = (n / (4 g s1 sqrt d))², at least 20 and at most `most_steps`: no more noisy steps than leave the mean of
     gradients of length C four times its noise. q = 8192 / n. g = sqrt(devices), s1 the noise of one release that spends
     all. The learning rate falls with the noise nu = g sigma sqrt(d) / (q n): 12 · min(1, 1 / (nu sqrt T)).
     """
@@ -123,8 +127,9 @@ def plan_under(mechanism: DpSgdSteps, fleet: Fleet, parameters: int) -> Training
     """
     steps, rate, noise = mechanism.steps, mechanism.sampling_rate, mechanism.noise_multiplier
     length = math.sqrt(fleet.devices * parameters) * noise / (rate * fleet.records)
-    learning_rate = LEARNING_RATE * min(1.0, 1 / (length * math.sqrt(max(1, steps))))
-    return TrainingPlan(steps, rate, noise, CLIP_NORM, learning_rate, MOMENTUM)
+    way = length * math.sqrt(max(1, steps))
+    moved = CLIP_NORM * way / math.sqrt(parameters) / (1 - MOMENTUM)
+    return TrainingPlan(steps, rate, noise, CLIP_NORM, LEARNING_RATE * min(1.0, 1 / way), MOMENTUM, moved)
 
 
 @dataclass(frozen=True)

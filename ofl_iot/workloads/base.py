@@ -36,6 +36,8 @@ class TrainJob(msgspec.Struct, frozen=True, kw_only=True):
     noise_multiplier: float = 0.0
     sampling_rate: float = 0.0
     """With `clip_norm`: q itself, where it must not depend on how many samples there are; 0 = by `batch_size`."""
+    noise_a_rate: float = 0.0
+    """Of a plan: deviation by which its noise moves each parameter at a learning rate of 1; 0 = the rate is given."""
 
     def __post_init__(self) -> None:
         _require(self.steps >= 1, f"steps must be at least 1, not {self.steps}")

@@ -101,6 +101,13 @@ class DenseNet(msgspec.Struct, frozen=True):
         with np.errstate(over="ignore", invalid="ignore"):
             return _losses(self.output, outputs.copy(), labels)[0] / len(labels)
 
+    def gradient(self, params: Vector, samples: Samples, row: int) -> Vector:
+        """Return the gradient of one sample's loss."""
+        params, gradient = checked(params, self.size), np.empty(self.size, np.float32)
+        features, labels = samples.features[row : row + 1], samples.labels[row : row + 1]
+        _sum_gradients(self.layers(params), self.layers(gradient), features, labels, None, output=self.output)
+        return gradient
+
     def train(
         self, params: Vector, samples: Samples, rows: Rows, job: TrainJob, rng: np.random.Generator
     ) -> TrainResult:

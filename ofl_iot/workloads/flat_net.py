@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
 from ofl_iot.privacy.noise import CipherNoise
+from ofl_iot.privacy.tolerance import DEEP
 from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
-from ofl_iot.workloads.training import Rows, batches, check_converged, checked, sampling_rate
+from ofl_iot.workloads.training import Rows, at_rate_of, batches, check_converged, checked, sampling_rate
 from ofl_iot.workloads.with_torch import load_torch
 
 Tensor: TypeAlias = Any
@@ -67,6 +68,7 @@ def descend(
     sum of its losses.
     """
     torch = load_torch()
+    job = at_rate_of(job, DEEP)
     rate, size = sampling_rate(rows, job), size_of(shapes)
     trained = checked(params, size)
     flat, gradient, velocity = torch.from_numpy(trained), torch.zeros(size), torch.zeros(size)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ofl_iot.errors import ConfigError
+from ofl_iot.privacy.tolerance import HEAD, Tolerance
 from ofl_iot.workloads.base import TrainJob, Vector
 
 Rows = npt.NDArray[np.int64]
@@ -30,6 +32,27 @@ def check_converged(params: Vector, job: TrainJob) -> None:
     """Refuse a result that is not finite."""
     if not np.isfinite(params).all():
         raise ConfigError(f"training diverged (learning rate {job.learning_rate}, momentum {job.momentum}): lower them")
+
+
+def at_rate_of(job: TrainJob, tolerance: Tolerance) -> TrainJob:
+    """Return a planned job with the learning rate that a model of this tolerance bears; any other as it is."""
+    if not job.noise_a_rate:
+        return job
+    return msgspec.structs.replace(job, learning_rate=tolerance.rate(job.noise_a_rate), noise_a_rate=0.0)
+
+
+def for_head(job: TrainJob, length: float, tolerance: Tolerance = HEAD) -> TrainJob:
+    """Return a planned job for a linear head on inputs of this length, any other as it is.
+
+    It is that of inputs of length 1: gradients are `length` times as long, so are clipping and noise, and parameters
+    move in steps that are so much shorter. Short steps fit the range of encrypted sums.
+    """
+    if not job.noise_a_rate:
+        return job
+    head = at_rate_of(job, tolerance)
+    return msgspec.structs.replace(
+        head, clip_norm=(head.clip_norm or 1.0) * length, learning_rate=head.learning_rate / length**2
+    )
 
 
 def sampling_rate(rows: Rows, job: TrainJob) -> float:

@@ -15,13 +15,15 @@ from ofl_iot.workloads.base import Evaluation, TrainJob, TrainResult, Vector
 from ofl_iot.workloads.cnn import Images
 from ofl_iot.workloads.dense import DenseNet, Samples
 from ofl_iot.workloads.images import CLASSES
-from ofl_iot.workloads.training import Rows
+from ofl_iot.workloads.training import Rows, for_head
 from ofl_iot.workloads.wavelets import VERSION, Wavelets, feature_count
 
 SUFFIX = "-wavelet"
 """Of an app's name: `mnist-wavelet` learns the images of `mnist`."""
-_BIAS = np.float32(0.1)
-"""Input of the bias: beside features of length 1 it hardly lengthens a gradient."""
+LENGTH = 10.0
+"""Of an image's features as the head takes them."""
+_BIAS = np.float32(1.0)
+"""Input of the bias: beside the features it hardly lengthens a gradient."""
 
 
 class FeatureStore:
@@ -87,7 +89,7 @@ class WaveletWorkload:
         self._net = DenseNet((store.size, CLASSES))
         self._labels, self._store = images.labels, store
         self._rows = np.arange(len(images.labels)) if rows is None else rows
-        features = f"linear on {VERSION} {channels}x{height}x{width}"
+        features = f"linear on {VERSION} x {LENGTH:g} {channels}x{height}x{width}"
         self.name = f"{name} {features}"
         self.digest = hashlib.blake2b(self._net.digest + features.encode(), digest_size=8).digest()
         self.size = self._net.size
@@ -97,6 +99,7 @@ class WaveletWorkload:
     def _samples(self) -> Samples:
         biased = np.empty((self.sample_count, self._store.size + 1), np.float32)
         biased[:, :-1], biased[:, -1] = self._store.of(self._rows), _BIAS
+        biased[:, :-1] *= np.float32(LENGTH)
         biased.setflags(write=False)
         return Samples(biased, self._labels[self._rows])
 
@@ -107,7 +110,7 @@ class WaveletWorkload:
 
     def train(self, params: Vector, job: TrainJob, rng: np.random.Generator) -> TrainResult:
         """Train a copy of `params` on this party's features."""
-        return self._net.train(params, self._samples, np.arange(self.sample_count), job, rng)
+        return self._net.train(params, self._samples, np.arange(self.sample_count), for_head(job, LENGTH), rng)
 
     def evaluate(self, params: Vector) -> Evaluation:
         """Judge `params` on this party's features."""

@@ -14,7 +14,7 @@ from ofl_iot.privacy.planning import CLIP_NORM, ROUNDED_UP, Fleet
 from ofl_iot.protocol.messages import Assignment
 from ofl_iot.protocol.topics import Kind
 from ofl_iot.roles.device.machine import DeviceMachine
-from ofl_iot.roles.device.privacy_guard import PrivacyRules
+from ofl_iot.roles.device.privacy_guard import PrivacyGuard, PrivacyRules
 from ofl_iot.roles.device.profile import DeviceRules
 from ofl_iot.roles.events import LedgerOpened, LinkUp, Started, Trained
 from ofl_iot.roles.job_kinds.device import OpenLedger, TrainLocally
@@ -53,14 +53,14 @@ def test_every_training_is_as_the_plan_says_and_divided_by_a_public_number() -> 
     request = LedgerRequest(AUTO, 0.1, asked.stored, 1, "data", asked.at, asked.fleet, machine.profile.size)
     (job,) = jobs(machine.handle(LedgerOpened(open_ledger(request)), 0.2), TrainLocally)
     assert job.plan is not None
-    assert (job.steps, job.plan.clip_norm, job.plan.sampling_rate) == (1, CLIP_NORM, 1.0)
+    assert (job.plan.clip_norm, job.plan.sampling_rate) == (CLIP_NORM, 1.0)
     assert job.batch_size == round(ROUNDED_UP * machine.data.announced)
 
 
 def test_the_whole_plan_spends_the_budget_and_no_more() -> None:
     ledger = open_ledger(LedgerRequest(AUTO, 0.1, None, 1, "data", 0.0, Fleet(20_000, 16), 10_000))
     assert ledger.allowance is not None
-    assert ledger.allowance.steps == 40
+    assert ledger.allowance.steps == 100
     assert 7.5 < epsilon([ledger.allowance], 1e-5) <= 8.0
 
 
@@ -87,11 +87,31 @@ def test_momentum_is_carried_from_one_single_step_to_the_next() -> None:
     plan, carrier, start = machine.guard.plan(512), Momentum(), np.zeros(2, np.float32)
     assert plan is not None
 
-    def step(values: list[float], steps: int = 1) -> Trained:
-        return Trained(start, np.array(values, np.float32), 0.0, steps, 0.1)
+    def step(*values: float) -> np.ndarray:
+        return carrier.carried(Trained(start, np.array(values, np.float32), 0.0, 1, 0.1), plan)
 
-    assert carrier.carried(step([1, 0]), plan).params == pytest.approx([1, 0])
-    assert carrier.carried(step([0, 1]), plan).params == pytest.approx([0.9, 1])
-    assert carrier.carried(step([0, 0]), plan).params == pytest.approx([0.81, 0.9])
-    assert carrier.carried(step([1, 1], steps=3), plan).params == pytest.approx([1, 1])
-    assert carrier.carried(step([0, 0]), plan).params == pytest.approx([0, 0])
+    assert step(1, 0) == pytest.approx([1, 0])
+    assert step(0, 1) == pytest.approx([0.9, 1])
+    assert step(0, 0) == pytest.approx([0.81, 0.9])
+    assert np.isnan(step(np.nan, 0)).any()
+    assert step(0, 0) == pytest.approx([0, 0]), "what diverged is forgotten"
+
+
+def test_a_short_life_has_several_steps_a_round_and_a_long_one_a_step_in_each() -> None:
+    for lifetime, each in (("8 rounds", 12), ("40 rounds", 2), ("100 rounds", 1), ("300 rounds", 1)):
+        rules = PrivacyRules(auto=True, lifetime=lifetime)
+        guard = PrivacyGuard(rules, parameters=100)
+        guard.open(open_ledger(LedgerRequest(rules, 0.1, None, 1, "", 0.0, Fleet(30_000, 16), 100)), 0.0)
+        assert guard.due(1, 0, 0.0) == each
+
+
+def test_a_plan_of_few_steps_makes_one_in_each_round_until_it_ends() -> None:
+    rules = PrivacyRules(auto=True, lifetime="100 rounds")
+    guard = PrivacyGuard(rules, parameters=2000)
+    guard.open(open_ledger(LedgerRequest(rules, 0.1, None, 1, "", 0.0, Fleet(1208, 16), 2000)), 0.0)
+    assert guard.ledger is not None
+    assert guard.ledger.steps_left == 20
+    for round_no in range(20):
+        assert guard.due(1, round_no, 0.0) == 1
+        guard.pay_training(1)
+    assert guard.ledger.steps_left == 0

@@ -109,7 +109,7 @@ def test_a_head_tells_bars_apart_that_it_has_not_seen(tmp_path: Path) -> None:
     train, test = (Images(made(60, seed), np.arange(60) % 2, 0.0, 1.0) for seed in (1, 2))
     device = WaveletWorkload("bars", train, FeatureStore(train, tmp_path))
     judge = WaveletWorkload("bars", test, FeatureStore(test, tmp_path))
-    job = TrainJob(steps=20, batch_size=60, learning_rate=12.0, momentum=0.9, clip_norm=0.5, sampling_rate=1.0)
+    job = TrainJob(steps=20, batch_size=60, learning_rate=0.12, momentum=0.9, clip_norm=5.0, sampling_rate=1.0)
     trained = device.train(device.initial(0), job, np.random.default_rng(0))
     assert trained.sampling_rate == 1.0
     assert judge.evaluate(trained.params).accuracy > 0.95

@@ -74,20 +74,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_settings_options(parser)
 
 
-def settings_for(options: argparse.Namespace) -> Loaded[Settings]:
-    """The settings of a simulation, before it is known how much data the devices have."""
+def settings_for(options: argparse.Namespace, *, own: bool = False) -> Loaded[Settings]:
+    """The settings of a simulation, before it is known how much data the devices have; `own` if the app is a value."""
     given = overrides_of(options)
     for name in ("devices", "rounds", "seed"):
         if getattr(options, name) is not None:
             given[f"simulation.{name}"] = str(getattr(options, name))
-    loaded = load_for_app(options.config, given)
+    loaded = load_for_app(options.config, given, own=own)
     if options.churn and options.runtime != "virtual":
         raise ConfigError("--churn kills processes at chosen moments of virtual time: add --runtime virtual")
     if options.dashboard is not None and options.runtime != "live":
         raise ConfigError("--dashboard follows a real broker: leave --runtime virtual out")
     impatient = {**DEMO, **CHURN} if options.churn else DEMO
     demo = {key: value for key, value in impatient.items() if loaded.origin[key] == "default"}
-    settings = load_for_app(options.config, {**given, **demo}).settings
+    settings = load_for_app(options.config, {**given, **demo}, own=own).settings
     simulation = settings.simulation
     if simulation.devices < 2:
         raise ConfigError(f"--devices {simulation.devices}: a federation needs at least 2")

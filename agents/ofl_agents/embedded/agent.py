@@ -19,6 +19,7 @@ from ofl_agents.build import Parties, card_of
 from ofl_agents.embedded.model import Model
 from ofl_agents.enrolment.holder import identity_of
 from ofl_agents.models.source import personal_in
+from ofl_agents.program import suggested
 from ofl_iot.apps.app import App
 from ofl_iot.apps.served import Computing, ServedApp
 from ofl_iot.apps.sources import Readings
@@ -261,7 +262,8 @@ def settings_from(given: Settings | Mapping[str, object] | str | Path | None) ->
     files = [Path(given)] if isinstance(given, str | Path) else []
     named = given if isinstance(given, Mapping) else {}
     texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in named.items()}
-    return load_settings(Settings, files, {}, texts).settings
+    missing = suggested(load_settings(Settings, files, {}, texts), own=True)
+    return load_settings(Settings, files, {}, {**texts, **missing}).settings
 
 
 def _with_data(settings: Settings, data: str) -> Settings:

@@ -73,7 +73,7 @@ def simulate(
     arguments += [f"--data={data}"] if data else []
     arguments += [f"--app={app}"] if isinstance(app, str) else []
     arguments += ["--churn"] if churn else []
-    loaded = sim.settings_for(_options([*arguments, *set_options(settings or {})]))
+    loaded = sim.settings_for(_options([*arguments, *set_options(settings or {})]), own=not isinstance(app, str))
     here = None if isinstance(app, str) else ServedApp(app, computing=_computing(loaded.settings))
     opened = open_app(loaded.settings, here=here)
     try:

@@ -30,6 +30,8 @@ TABLE = "device.privacy"
 Mode = Literal["rigorous", "paper", "off"]
 REPLAN_FLEET = 2.0
 """A plan is made anew when the fleet's records have grown or shrunk by this factor."""
+MOST_PLANNED = 100
+"""Steps of a plan at most, unless its lifetime has more rounds."""
 TRAININGS = 100
 """Trainings that a lifetime given as a time is divided into."""
 _LOST = (
@@ -100,7 +102,9 @@ class PrivacyRules(msgspec.Struct, frozen=True):
         return Budget(self.epsilon if self.mode == "rigorous" else math.inf, self.delta)
 
     def steps_in_all(self, each: int) -> int:
-        """Return how many steps the budget is to last for, `each` of one training."""
+        """Return how many steps the budget is to last for, `each` of one training; of a plan, the most there may be."""
+        if self.auto:
+            return max(MOST_PLANNED, Lifetime.parse(self.lifetime).rounds)
         return self.planned_steps or (Lifetime.parse(self.lifetime).rounds or TRAININGS) * each
 
 
@@ -116,7 +120,7 @@ class PrivacyGuard:
         self.fleet: Fleet | None = None
         """What the coordinator last told of all devices' records."""
         self._planned_for: Fleet | None = None
-        self._each = steps
+        self._steps = steps
         self._accept = accept_new_budget
         self.ledger: Ledger | None = None
         self.exhausted = False
@@ -311,11 +315,22 @@ class PrivacyGuard:
     # --- pace
 
     @property
+    def _each(self) -> int:
+        """Steps of one training: those of a plan are spread over its rounds."""
+        if not self.plans or self.ledger is None:
+            return self._steps
+        rounds = Lifetime.parse(self._rules.lifetime).rounds or TRAININGS
+        return max(1, (self.ledger.steps_spent + self.ledger.steps_left) // rounds)
+
+    @property
     def _pace(self) -> Pace | None:
         if self._rules.mode != "rigorous" or self._rules.planned_steps or self.ledger is None:
             return None
         total = self.ledger.steps_spent + self.ledger.steps_left
         lifetime, first = Lifetime.parse(self._rules.lifetime), max(0, self.ledger.opened_round)
+        if self.plans and lifetime.rounds > total:
+            # Few steps are planned where many would drown in noise; without any, a round has nothing to merge.
+            lifetime = Lifetime(rounds=max(1, total))
         return Pace(total, lifetime, self.ledger.opened_at, first, self._each)
 
     def due(self, steps: int, round_no: int, now: float) -> int:
@@ -330,7 +345,9 @@ class PrivacyGuard:
             self.ledger = self.ledger.begun(max(0, round_no - used))
             pace = self._pace or pace
         here = max(0, pace.burst - self._steps_on_version)
-        return min(steps, here, pace.allowed(self.ledger.steps_spent, self._wall + now, round_no))
+        return min(
+            self._each if self.plans else steps, here, pace.allowed(self.ledger.steps_spent, self._wall + now, round_no)
+        )
 
     def next_due(self, now: float) -> float | None:
         """Return when the calendar allows the next training, in the machine's time; None if a round must come first."""

@@ -73,8 +73,15 @@ class WeightedMerging:
     at many times its share would bring more noise into the model than all others together.
     """
 
-    def __init__(self, rules: MergeRules, salt: int, steps: int = 1, *, noisy: bool = False) -> None:
-        """`steps` of an undisturbed training: the most that one update may claim; `noisy` if updates carry noise."""
+    def __init__(
+        self, rules: MergeRules, salt: int, steps: int = 1, *, noisy: bool = False, planned: bool = False
+    ) -> None:
+        """`steps` of an undisturbed training: the most that one update may claim; `noisy` if updates carry noise.
+
+        `planned` if that noise is the shorter the more data a device has (`privacy.auto`): the gate then compares how
+        far updates move the model, at their weight, not how long they are.
+        """
+        self._planned = planned
         self._rules = rules
         self._steps = steps
         self._most = 1.0 if noisy else math.inf
@@ -101,6 +108,8 @@ class WeightedMerging:
         weight = merge_weight(own, total, compensation, lag, self._settings)
         # What noisy steps come to grows with their root.
         whole_training = chunk.read_values() * np.float32(math.sqrt(self._steps / steps))
+        if self._planned:
+            whole_training *= np.float32(own * len(members) / total)
         admission = self._gate.observe(name, chunk.read_indices(), whole_training)
         return weight * admission.scale if admission.accept else 0.0
 

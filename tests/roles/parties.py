@@ -181,8 +181,10 @@ def round_open(
     return RoundOpen(round_no, attempt, (Seat(leader, term),), round_no - 1 if base is None else base, 20.0)
 
 
-def status(*, online: bool = True, term: int = 0, size: int = SIZE, model: bytes = MODEL) -> Status:
-    return Status(online=online, term=term, sample_count=10, model=model, size=size)
+def status(
+    *, online: bool = True, term: int = 0, size: int = SIZE, model: bytes = MODEL, sample_count: int = 10
+) -> Status:
+    return Status(online=online, term=term, sample_count=sample_count, model=model, size=size)
 
 
 def arrived(kind: Kind, sender: str, message: Message, receiver: str | None = None) -> Arrived:

@@ -228,6 +228,19 @@ def test_a_device_that_missed_its_assignment_gets_it_again() -> None:
     assert not published(office.give(online(A, term=1)), Kind.ASSIGNMENT)
 
 
+def test_assignments_tell_how_many_records_all_have_anew_when_they_have_doubled() -> None:
+    office = one_cluster()
+    (assignment, *_) = published(office.give(online(A, term=0)), Kind.ASSIGNMENT)
+    before = assignment.fleet_records
+    assert (before, assignment.fleet_devices) == (office.machine.roster._fleet_records(), 2)
+    count = office.machine.roster.devices[A].status.sample_count
+    assert not published(office.give(online(A, term=1, sample_count=count + 1)), Kind.ASSIGNMENT)
+    told = published(office.give(online(A, term=1, sample_count=4 * before)), Kind.ASSIGNMENT)
+    assert len(told) == 2, "both devices"
+    assert {each.fleet_records for each in told} == {office.machine.roster._fleet_records()}
+    assert told[0].fleet_records >= 2 * before
+
+
 @pytest.mark.parametrize(
     ("event", "reason"),
     [

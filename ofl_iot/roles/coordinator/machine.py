@@ -363,6 +363,8 @@ class CoordinatorMachine:
             # Noted now, the loss would be forgotten before anything could be done about it.
             self._moved_meanwhile[device] = status
             return
+        known = self.roster.devices.get(device)
+        other_count = known is not None and known.status.sample_count != status.sample_count
         ops = self.roster.heard(device, status, now)
         if ops:
             yield Persist(tuple(ops))
@@ -382,6 +384,8 @@ class CoordinatorMachine:
             yield from self._clusters.store_lost(device, now)
         elif status.term < self.roster.assignment(device).term:
             yield from self._clusters.announce((device,))
+        elif other_count and self.roster.count_anew():
+            yield from self._clusters.announce(self.roster.devices)
         yield from self._clusters.doubt(device)
 
 

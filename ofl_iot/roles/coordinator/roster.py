@@ -342,6 +342,15 @@ class Roster:
             self._counted = plan, sum(self._samples().values())
         return self._counted[1]
 
+    def count_anew(self) -> bool:
+        """Return whether all devices have twice the records that assignments tell, or half, and tell so from now on."""
+        plan, told = self._counted
+        now = sum(self._samples().values())
+        if not self._clusters or told / 2 < now < told * 2:
+            return False
+        self._counted = plan, now
+        return True
+
     def samples_of(self, leaders: Iterable[str]) -> dict[str, int]:
         """What the clusters of these leaders count with: no more than their members' believable counts."""
         samples = self._samples()

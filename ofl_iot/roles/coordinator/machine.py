@@ -348,11 +348,7 @@ class CoordinatorMachine:
 
     def _status(self, device: DeviceId, status: Status, now: float) -> Iterator[Command]:
         if status.model != self._model.digest or status.size != len(self.model):
-            words = status.difference or f"{status.size} parameters, the federation's has {len(self.model)}"
-            answer = self._refusals.refuse(device, "wrong-model", f"it trains another model: {words}", now)
-            if answer and status.online:
-                yield answer
-            raise RefusedError(f"{device} trains another model: {words}", "wrong-model")
+            yield from self._another_model(device, status, now)
         if self.roster.plan and not self._takeover and status.term > self.roster.highest_term:
             raise RefusedError(
                 f"{device} says that it is in term {status.term}, the highest given is {self.roster.highest_term}: it "
@@ -387,6 +383,13 @@ class CoordinatorMachine:
         elif other_count and self.roster.count_anew():
             yield from self._clusters.announce(self.roster.devices)
         yield from self._clusters.doubt(device)
+
+    def _another_model(self, device: DeviceId, status: Status, now: float) -> Iterator[Command]:
+        words = status.difference or f"{status.size} parameters, the federation's has {len(self.model)}"
+        answer = self._refusals.refuse(device, "wrong-model", f"it trains another model: {words}", now)
+        if answer and status.online:
+            yield answer
+        raise RefusedError(f"{device} trains another model: {words}", "wrong-model")
 
 
 def _evaluation(event: Evaluated) -> ModelEvaluated:

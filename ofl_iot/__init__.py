@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ofl_iot.apps.keep import newest, reservoir
     from ofl_iot.apps.metrics import Metric, accuracy, auc, mae, metric, mse, r2
     from ofl_iot.apps.sources import Folder, Readings
+    from ofl_iot.workloads.wavelets import Wavelets
 
 _HOMES = {
     "Agent": "ofl_agents.embedded.agent",
@@ -22,6 +23,7 @@ _HOMES = {
     "NumpyApp": "ofl_iot.apps.app",
     "Folder": "ofl_iot.apps.sources",
     "Readings": "ofl_iot.apps.sources",
+    "Wavelets": "ofl_iot.workloads.wavelets",
     "newest": "ofl_iot.apps.keep",
     "reservoir": "ofl_iot.apps.keep",
     "Metric": "ofl_iot.apps.metrics",
@@ -45,6 +47,7 @@ __all__ = [
     "NumpyApp",
     "Readings",
     "TorchApp",
+    "Wavelets",
     "__version__",
     "accuracy",
     "auc",

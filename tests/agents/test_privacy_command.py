@@ -42,6 +42,20 @@ def test_a_statement_tells_what_a_device_has_spent(folder: Path, capsys: pytest.
     assert "privacy.lifetime = 100 rounds" in text
 
 
+def test_a_graph_convolution_is_stated_to_protect_labels_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for source, unit in (
+        ("cora graph convolutional 8-64-64-4-3", "a label"),
+        ("cora-node linear on nodes", "a record"),
+    ):
+        ledger = Ledger(Budget(8.0)).under(mode="rigorous", source=source, budget=Budget(8.0), at=1e9)
+        with SqliteStore(tmp_path / "truck-1.sqlite") as store:
+            store.apply([Put(TABLE, "ledger", msgspec.msgpack.encode(ledger.to_plain()))])
+        assert main(["privacy", "statement", "--state", str(tmp_path)]) == 0
+        assert f"Unit of privacy: {unit}" in capsys.readouterr().out
+
+
 def test_a_statement_is_written_as_a_page(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "statement.html"
     assert main(["privacy", "statement", "--state", str(folder), "--html", str(page)]) == 0

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from ofl_iot.apps.app import TorchApp
+from ofl_iot.apps.data import Records
 from ofl_iot.apps.metrics import accuracy
 from ofl_iot.apps.served import ServedApp
+from ofl_iot.apps.torch_model import TorchModel
 from ofl_iot.apps.workload import AppWorkload
 from ofl_iot.errors import ConfigError
 from ofl_iot.protocol.model_card import difference
@@ -230,3 +232,20 @@ def test_an_autoencoder_rebuilds_its_inputs() -> None:
     result = own.train(start, PRIVATE, np.random.default_rng(1))
     assert own.evaluate(result.params).loss < own.evaluate(start).loss
     assert own.evaluate(start).measured.keys() == {"loss"}
+
+
+def test_a_head_on_fixed_wavelet_features_is_planned_with_the_rate_of_a_head() -> None:
+    from ofl_iot import Wavelets
+    from ofl_iot.privacy.tolerance import HEAD
+
+    def net() -> nn.Module:
+        features = Wavelets(16, 16)
+        return nn.Sequential(features.layer(), nn.Linear(features.size, 2))
+
+    app = TorchApp("bars", net, nn.functional.cross_entropy, samples=lambda _: None)
+    model = TorchModel(app)
+    model.bind(np.zeros(model.size, np.float32))
+    records = Records((np.random.default_rng(0).normal(size=(12, 1, 16, 16)).astype(np.float32),), np.arange(12) % 2)
+    assert model.size == 2 * 1297
+    assert model.probe(records, private=True)
+    assert model._tolerance(records).rate(0.5) == pytest.approx(HEAD.rate(0.5), rel=0.5)

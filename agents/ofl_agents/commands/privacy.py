@@ -23,6 +23,9 @@ from ofl_iot.roles.device.privacy_guard import TABLE, PrivacyGuard
 from ofl_iot.runtime.settings import Settings
 from ofl_iot.runtime.store import read_store
 
+_LABELS_ONLY = "graph convolutional"
+"""In the name of a source whose records are nodes as targets: clipping protects their labels (`workloads/gcn.py`)."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Two actions, each with its own options."""
@@ -85,6 +88,7 @@ def _stated(store: Path, settings: Settings, now: float) -> Iterator[Section]:
         software=f"ofl-iot {__version__}",
         settings=named,
         balance=guard.words(now),
+        unit="label" if _LABELS_ONLY in ledger.source else "record",
     )
     yield from statement(subject, ledger, now, _date)
 

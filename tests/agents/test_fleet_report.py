@@ -52,11 +52,18 @@ def settings(*arguments: str, records: float = 500) -> Settings:
 
 def test_few_records_bear_few_private_steps_and_the_budget_lasts_for_the_run() -> None:
     few = settings("--devices", "200", "--rounds", "20", records=7)
-    assert few.privacy.planned_steps < settings("--devices", "60", records=25).privacy.planned_steps < 1000
-    assert settings("--devices", "16").privacy.planned_steps == 1000
-    trainings = few.privacy.planned_steps / few.training.steps
-    assert trainings * (few.training.pause_s + few.training.steps * few.simulation.step_s) >= 20 * 2.5 - 0.1
-    assert settings("--devices", "200", "--set", "privacy.planned_steps=700").privacy.planned_steps == 700
+    assert (few.training.steps, few.privacy.lifetime, few.privacy.planned_steps) == (round(7 * 25 / 20), "20 rounds", 0)
+    many = settings("--rounds", "12", records=1000)
+    assert (many.training.steps, many.privacy.lifetime) == (25, "12 rounds")
+    assert settings("--set", "training.steps=7").training.steps == 7
+    assert settings("--set", "privacy.lifetime=40 rounds").privacy.lifetime == "40 rounds"
+
+
+def test_steps_that_are_planned_by_hand_are_spread_over_the_run() -> None:
+    planned = settings("--devices", "200", "--set", "privacy.planned_steps=700")
+    assert planned.privacy.planned_steps == 700
+    trainings = planned.privacy.planned_steps / planned.training.steps
+    assert trainings * (planned.training.pause_s + planned.training.steps * planned.simulation.step_s) >= 12 * 2.5 - 0.1
     assert settings("--set", "privacy.mode=off").training.pause_s == 0.0
 
 
@@ -69,7 +76,8 @@ def test_an_app_suggests_settings_that_nobody_set() -> None:
     images = settings("--app", "mnist")
     assert (images.training.learning_rate, images.training.momentum) == (0.03, 0.9)
     assert settings("--app", "mnist", "--set", "training.learning_rate=0.2").training.learning_rate == 0.2
-    assert settings().training.learning_rate == settings("--app", "digits").training.learning_rate
+    assert settings("--app", "digits").training.learning_rate == 0.3
+    assert (settings().training.learning_rate, settings().upload.gamma) == (0.5, 0.3)
 
 
 def test_a_simulation_may_be_paced_by_the_lifetime_alone() -> None:

@@ -99,13 +99,16 @@ def settings_for(options: argparse.Namespace, *, own: bool = False) -> Loaded[Se
 
 
 def paced(loaded: Loaded[Settings], records: float, *, churn: bool) -> Settings:
-    """The settings with as many private steps, and as long pauses, as suit so many records a device."""
+    """The settings with a budget that lasts for the rounds of the run, and steps that suit so many records a device."""
     settings = loaded.settings
+    unset = loaded.origin["privacy.planned_steps"] == loaded.origin["privacy.lifetime"] == "default"
     if settings.privacy.auto:
         return _lasting(settings) if loaded.origin["privacy.lifetime"] == "default" else settings
-    if loaded.origin["privacy.planned_steps"] == "default":
-        privacy = msgspec.structs.replace(settings.privacy, planned_steps=planned_steps_for(settings, records))
-        settings = msgspec.structs.replace(settings, privacy=privacy)
+    if unset and settings.privacy.mode == "rigorous":
+        settings = _lasting(settings)
+        if loaded.origin["training.steps"] == "default":
+            training = msgspec.structs.replace(settings.training, steps=steps_for(settings, records))
+            settings = msgspec.structs.replace(settings, training=training)
     if loaded.origin["training.pause_s"] == "default":
         training = msgspec.structs.replace(settings.training, pause_s=pause_for(settings, churn=churn))
         settings = msgspec.structs.replace(settings, training=training)
@@ -122,13 +125,13 @@ MOST_STEPS = 300
 """Private steps of a device in one simulation, whatever its data."""
 
 
-def planned_steps_for(settings: Settings, records: float) -> int:
-    """Private steps that a device's share of the data can bear: 25 a record, at most the default.
+def steps_for(settings: Settings, records: float) -> int:
+    """Steps of a training, one for each round, with all that a device's data can bear: 25 a record, at most 300.
 
     The noise of one step grows with the square root of the steps planned and with the inverse of the records, so many
     steps on a handful of records drown the model. The budget (epsilon, delta) stays what it is.
     """
-    return max(settings.training.steps, min(MOST_STEPS, round(STEPS_A_RECORD * records)))
+    return max(1, round(min(MOST_STEPS, STEPS_A_RECORD * records) / settings.simulation.rounds))
 
 
 def pause_for(settings: Settings, *, churn: bool) -> float:

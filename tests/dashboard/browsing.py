@@ -125,7 +125,7 @@ class Page:
         """Return the hosts of all requests since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         urls = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
-        return {urlsplit(url).netloc for url in urls if urlsplit(url).scheme not in {"about", "chrome"}}
+        return {urlsplit(url).netloc for url in urls if urlsplit(url).scheme not in {"about", "chrome", "data"}}
 
 
 TAB, ENTER, ESCAPE, RIGHT, DOWN = Keys.TAB, Keys.ENTER, Keys.ESCAPE, Keys.ARROW_RIGHT, Keys.ARROW_DOWN

@@ -71,6 +71,7 @@ def _rounds(page: Page) -> int:
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("open_broker", ["mosquitto"], indirect=True)
 async def test_the_death_of_a_leader_is_seen_and_explained_within_three_seconds(
     page: Page, tmp_path: Path, open_broker: Any

@@ -1,4 +1,4 @@
-"""An operator sees four faults at once, over mosquitto with mutual TLS: from `ofl why` and from the metrics endpoint.
+"""An operator sees four faults at once, over mosquitto with mutual TLS: by `ofl why`, in the metrics, on the dashboard.
 
 A leader is killed, a member floods, a device has spent its privacy budget, another trains another model. Privacy is on
 on the one device whose budget is spent; cluster models travel in the clear.
@@ -10,7 +10,9 @@ import asyncio
 import json
 import re
 import signal
+import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,13 @@ from tests.roles.parties import chunk_of
 
 pytestmark = [pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed"), pytest.mark.slow]
 
+SENTENCES = {
+    "flood": "sends far more than|flood|held back",
+    "wrong-model": "trains another model than the federation",
+    "spent": "privacy budget is spent",
+    "offline": "It is offline",
+}
+"""What the page says for each code."""
 MALLORY, STRANGER, SPENT = "mallory", DeviceId("stranger"), DeviceId("truck-4")
 
 
@@ -51,7 +60,7 @@ def why(field: Field, capsys: pytest.CaptureFixture[str], history: Path, device:
     return told
 
 
-async def test_four_faults_are_read_from_why_and_from_the_metrics(
+async def test_four_faults_are_read_from_why_from_the_metrics_and_from_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     field = Field(tmp_path, MALLORY, STRANGER, OBSERVER)
@@ -82,8 +91,10 @@ async def test_four_faults_are_read_from_why_and_from_the_metrics(
             metrics.kill(signal.SIGTERM)
             assert await metrics.ended() == 0
             answers = {name: await asyncio.to_thread(why, field, capsys, history, name) for name in wanted}
+            shown = await _browsed(field, tmp_path, history, wanted, lambda: _push(field, mallory))
     assert {name: each["code"] for name, each in answers.items()} == wanted
     assert all(each["evidence"] for each in answers.values())
+    assert {name for name, text in shown.items() if not re.search(SENTENCES[wanted[name]], text)} == set(), shown
     assert answers[leader]["state"] == "offline"
     assert any("chunks up to" in text for _, text, _ in answers[MALLORY]["evidence"])
     assert any(by == "device" for _, _, by in answers[STRANGER]["evidence"])
@@ -96,6 +107,45 @@ def _push(field: Field, mallory: Foreigner) -> None:
         mallory.say(
             Kind.UPDATE, chunk_of(2**62 - 1, {0: 1e-3}, term=held.term, size=mine.size, model=mine.model), held.leader
         )
+
+
+async def _browsed(
+    field: Field, folder: Path, history: Path, wanted: dict[str, str], again: Callable[[], None]
+) -> dict[str, str]:
+    """The sentence on each device's page, in a real browser; nothing where there is none."""
+    browsing = pytest.importorskip("tests.dashboard.browsing", exc_type=ImportError)
+    if not (browsing.CHROMIUM and browsing.CHROMEDRIVER):
+        return {}
+    dashboard = OflProcess(
+        ["dashboard", "--port=0", f"--history={history}", *observer_options(field)], folder / "dashboard.log"
+    )
+    await dashboard.start()
+    await field.until(lambda: "dashboard: " in dashboard.output)
+    url = dashboard.output.split("dashboard: ")[1].split()[0]
+    shown: dict[str, str] = {}
+
+    def browse() -> None:
+        with browsing.chromium(folder / "profile") as driver:
+            page = browsing.Page(driver)
+            page.open(url)
+            page.until_live()
+            for name, code in wanted.items():
+                page.run("location.hash = `#/device/${arguments[0]}`", name)
+                page.until(lambda name=name: page.text("h1") == name, name)
+                for _ in range(60):
+                    shown[name] = page.text(".big-why")
+                    if re.search(SENTENCES[code], shown[name]):
+                        break
+                    field_loop.call_soon_threadsafe(again)
+                    time.sleep(0.5)
+            assert page.console() == []
+            assert page.hosts() == {url.strip("/").partition("//")[2]}
+
+    field_loop = asyncio.get_running_loop()
+    await asyncio.to_thread(browse)
+    dashboard.kill(signal.SIGTERM)
+    assert await dashboard.ended() == 0
+    return shown
 
 
 async def _flood(field: Field, mallory: Foreigner, address: str) -> None:

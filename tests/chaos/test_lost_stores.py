@@ -24,10 +24,11 @@ def check_lives(fleet: TallyWorld, lost: dict[DeviceId, AuditedStore]) -> None:
     assert fleet.coordinator is not None
     for slot, name in enumerate(fleet.names):
         books, released = fleet.coordinator.roster.devices[name].books, fleet.released(name)
-        assert set(released) == set(range(1, books.settled.upto + 1)), f"{name} lost chunks after its store"
+        settled = books.settled_of(fleet.store_of(name).id)
+        assert set(released) == set(range(1, settled.upto + 1)), f"{name} lost chunks after its store"
         total = sum(released.values())
         if name in lost:
-            ((_, before),) = books.former
+            before = books.settled_of(lost[name].id)
             total += sum(value for seq, value in lost[name].released.items() if seq in before)
         assert fleet.coordinator.model[slot] == pytest.approx(total), f"the sum of {name} is off"
     assert fleet.coordinator.doubled_chunks == 0

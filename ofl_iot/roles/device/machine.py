@@ -71,9 +71,6 @@ from ofl_iot.roles.store_identity import StoreIdentity
 
 STATE = "device.state"
 
-LISTEN_S = 0.5
-"""Seconds at the beginning of a contact in which a device that was away hears before it sends chunks."""
-
 
 class DeviceMachine:
     """One device's decisions."""
@@ -148,10 +145,6 @@ class DeviceMachine:
         self._refusals = RefusalsHeard()
         self._orders = Orders(self.activity)
         self._now = 0.0
-        self._left_at: float | None = None
-        """When the last link was lost."""
-        self._listens_until = 0.0
-        """Until then no chunk leaves: a newer assignment may be on its way."""
 
     @property
     def outbox(self) -> Outbox:
@@ -185,7 +178,6 @@ class DeviceMachine:
                 yield from self._link_up(now)
             case LinkDown():
                 self.activity.linked = False
-                self._left_at = now
                 self._resources.contact_ended(now)
                 yield from self._stop_waiting(now)
             case Stopping():
@@ -264,18 +256,12 @@ class DeviceMachine:
         yield from self._training.advance(now)
 
     def _link_up(self, now: float) -> Iterator[Command]:
-        """Say who is there, then send: what is overdue, and the best of all unreleased work as it is now.
-
-        Who was away for long hears first whose cluster it is in now: chunks for a former leader would be sent in vain.
-        """
+        """Say who is there, then send: what is overdue, and the best of all unreleased work as it is now."""
         self.activity.linked = True
         self._resources.contact_began(now)
         self._report.tell_anew()
         yield self.presence.announce(now)
         yield Measure()
-        if self._left_at is not None and now - self._left_at >= self._upload_rules.resend_s:
-            self._listens_until = now + LISTEN_S
-            yield SetTimer(RESEND, self._listens_until)
         yield from self._send_due(now)
         yield from self._offer()
         yield from self._release(now)
@@ -289,7 +275,6 @@ class DeviceMachine:
             yield from self._download.pull(now)
         elif name == RESEND:
             yield from self._send_due(now)
-            yield from self._release(now)
         elif name == PULL:
             yield from self._download.unanswered(now)
             yield from self._training.advance(now)
@@ -349,7 +334,6 @@ class DeviceMachine:
     def _new_leader(self, held: Assignment | None, assignment: Assignment, now: float) -> Iterator[Command]:
         """Withdraw what waits for the former leader, send the new one what is unsettled, pull its model."""
         self.model.new_leader()
-        self._listens_until = 0.0
         yield from self.following.new_leader(DeviceId(assignment.leader))
         self.outbox.readdress()
         if held and held.leader != assignment.leader:
@@ -416,11 +400,11 @@ class DeviceMachine:
             yield Compute(job)
 
     def _release(self, now: float) -> Iterator[Command]:
-        if now >= self._listens_until and self.activity.linked and self.assignment is not None:
+        if self.activity.linked and self.assignment is not None:
             yield from self._upload.release(DeviceId(self.assignment.leader), now)
 
     def _send_due(self, now: float) -> Iterator[Command]:
-        if now >= self._listens_until and self.activity.linked and self.assignment is not None:
+        if self.activity.linked and self.assignment is not None:
             yield from self._upload.send_due(DeviceId(self.assignment.leader), now)
 
     def _snapshot(self) -> list[StoreOp]:

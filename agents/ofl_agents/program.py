@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ofl_agents.cli import add_settings_options, environment, overrides_of
 from ofl_iot import __version__
-from ofl_iot.apps.builtin import BUILT_IN, OWN, PLANNED_FOR, SUGGESTED
+from ofl_iot.apps.builtin import BUILT_IN, OWN, SUGGESTED
 from ofl_iot.errors import ConfigError, StoreError
 from ofl_iot.ids import DeviceId, federation_id
 from ofl_iot.jobs.prepared_kernels import prepared_folder, take_prepared
@@ -70,12 +70,11 @@ def load_for_app(files: list[Path], given: dict[str, str], *, own: bool = False)
 
 
 def suggested(loaded: Loaded[Settings], *, own: bool) -> dict[str, str]:
-    """Return what suits the app where nothing was set; an app of one's `own` is trained by a plan under privacy."""
+    """Return what suits the app where nothing was set; an app of one's `own` is planned where `privacy.auto` is set."""
     app = loaded.settings.federation.app
     suits = SUGGESTED.get(app, {})
     if own or app not in BUILT_IN:
-        planned = loaded.settings.privacy.mode == "rigorous"
-        suits = OWN if planned and all(loaded.origin[key] == "default" for key in PLANNED_FOR) else {}
+        suits = OWN if loaded.settings.privacy.auto and loaded.settings.privacy.mode == "rigorous" else {}
     if "privacy.auto" in suits and loaded.settings.round.count:
         suits = {**suits, "privacy.lifetime": f"{loaded.settings.round.count} rounds"}
     return {key: value for key, value in suits.items() if loaded.origin[key] == "default"}

@@ -19,17 +19,7 @@ BUILT_IN = (DEFAULT, *DATA_SETS, *PRIVATE)
 PLANNED = {"privacy.auto": "true", "training.steps": "1"}
 """Training is planned from the records and the model: one large noisy step for each global model."""
 OWN = {**PLANNED, "upload.gamma": "1", "download.gamma": "1"}
-"""Settings for an app of one's own under privacy, unless one of `PLANNED_FOR` is set: then all stay as they are."""
-PLANNED_FOR = (
-    "privacy.auto",
-    "privacy.clip_norm",
-    "privacy.noise_multiplier",
-    "privacy.planned_steps",
-    "training.batch_size",
-    "training.learning_rate",
-    "training.momentum",
-    "training.steps",
-)
+"""Settings that go with `privacy.auto` for an app of one's own."""
 _HEADS = {**PLANNED, "upload.gamma": "1", "download.gamma": "1"}
 _IMAGES = {"training.steps": "20", "training.learning_rate": "0.03", "training.momentum": "0.9"}
 _GRAPHS = {"training.learning_rate": "0.05", "training.momentum": "0.9"}

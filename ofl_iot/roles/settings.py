@@ -33,7 +33,7 @@ class TrainingRules(msgspec.Struct, frozen=True):
             description="What a training starts from: the local model with all unreleased work in it, or the leader's "
             "model as the device knows it; unreleased work then waits apart."
         ),
-    ] = "synced"
+    ] = "local"
     longest_s: Annotated[
         Positive,
         Meta(

@@ -72,7 +72,7 @@ class PrivacyRules(msgspec.Struct, frozen=True):
         Meta(
             description="Rigorous: plan clipping, sampling, steps, noise, learning rate and momentum from epsilon, "
             "`lifetime`, the model's size and the fleet's records; `training.batch_size`, `.learning_rate` and "
-            "`.momentum` and `privacy.clip_norm` are not used then. On for apps of one's own where none of them is set."
+            "`.momentum` and `privacy.clip_norm` are not used then."
         ),
     ] = False
     planned_steps: Annotated[

@@ -331,9 +331,10 @@ class Roster:
         """What a device counts with if that is less than it claims; 0 if it is believed, or has no cluster yet."""
         if device not in self._clusters:
             return 0
-        if self._most_samples is None:
+        claim = self.devices[device].status.sample_count
+        if self._most_samples is None or claim > self._most_samples:  # the others may have more than they had
             self._most_samples = most_believable(self._claims().values(), self._max_samples_ratio)
-        return self._most_samples if self._most_samples < self.devices[device].status.sample_count else 0
+        return self._most_samples if self._most_samples < claim else 0
 
     def _fleet_records(self) -> int:
         """Return about how many records all devices have; counted anew when the plan or their number changes."""

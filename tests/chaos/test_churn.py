@@ -36,7 +36,7 @@ def test_a_larger_fleet_does_so_for_longer(block: int) -> None:
 
 
 def test_the_churn_really_happens() -> None:
-    fleet = ChurningFleet(seed=3)
+    fleet = ChurningFleet(seed=4)
     fleet.churn(32)
     told = fleet.world.told
     assert fleet.coordinator_kills == 3

@@ -206,11 +206,15 @@ class Federation:
         parties = Parties(self.settings)
         coordinator = parties.coordinator(learning.judge).make()
         coordinator.handle(Started(self._load(COORDINATOR)), 0.0)
-        agents = {}
-        for name, workload in zip(NAMES, learning.devices, strict=True):
-            agents[name] = parties.agent(name, workload, "", np.random.default_rng(0)).make()
-            agents[name].handle(Started(self._load(name)), 0.0)
-        return coordinator, agents
+        return coordinator, {name: self.restored_agent(name) for name in NAMES}
+
+    def restored_agent(self, name: DeviceId) -> AgentMachine:
+        """One agent's machine as its store would let it start again; the agent does not run."""
+        learning = open_app(self.settings).fleet(PARTS, repeats=False)
+        workload = learning.devices[NAMES.index(name)]
+        agent = Parties(self.settings).agent(name, workload, "", np.random.default_rng(0)).make()
+        agent.handle(Started(self._load(name)), 0.0)
+        return agent
 
     def _load(self, name: str) -> Any:
         store = SqliteStore(self.state / f"{name}.sqlite")

@@ -66,13 +66,15 @@ def test_a_coordinator_and_a_device_go_on_from_backups_that_were_made_while_they
                 device = federation.processes[NAMES[0]]
                 device.kill()
                 await device.ended()
+                thrown_away = len(federation.restored_agent(NAMES[0]).device.outbox.unsettled)
                 put_back(state, NAMES[0], copies[NAMES[0]])
                 await device.start()
                 seen = watch.round_no
                 await until(lambda: watch.round_no > seen + 2 and watch.statuses[NAMES[0]].online, federation)
             machine, agents = federation.restored()
             audit = audit_stores(machine, agents)
-            assert (audit.lost, audit.doubled) == (0, 0)
+            assert audit.doubled == 0
+            assert audit.lost <= thrown_away, "only what waited in the store that the copy replaced may be missing"
 
     asyncio.run(story())
 

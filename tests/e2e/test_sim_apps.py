@@ -16,6 +16,8 @@ from ofl_iot.workloads import catalogue
 from tests.examples.test_examples import EXAMPLES, example, hours
 from tests.workloads.datafiles import know, write_idx_set, write_planetoid, write_svhn
 
+EVERY_TIME = {"mnist", "cora", "svhn-wavelet", "pubmed-node"}
+"""One app of each kind; the others differ in their files only and run with the slow tests."""
 QUICK = ["--runtime=virtual", "--set=privacy.mode=off", "--set=protection.mode=clear", "--set=training.pause_s=0.3"]
 
 
@@ -49,7 +51,14 @@ def test_an_app_that_brings_its_data(app: str, tmp_path: Path) -> None:
     assert summary["metrics"]["accuracy"] > 0.4
 
 
-@pytest.mark.parametrize("app", [name for name in (*DATA_SETS, *PRIVATE) if name != "digits"])
+@pytest.mark.parametrize(
+    "app",
+    [
+        pytest.param(name, marks=[] if name in EVERY_TIME else pytest.mark.slow)
+        for name in (*DATA_SETS, *PRIVATE)
+        if name != "digits"
+    ],
+)
 def test_an_app_of_a_public_data_set(app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch_geometric")
     public_files(tmp_path, monkeypatch, app.removesuffix("-wavelet").removesuffix("-node"))

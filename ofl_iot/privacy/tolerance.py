@@ -36,7 +36,7 @@ class Tolerance:
     """What an untrained model bears."""
 
     deviation: float
-    """Of the noise of each parameter."""
+    """Noise of each parameter."""
     curvature: float
 
     def rate(self, noise_a_rate: float) -> float:

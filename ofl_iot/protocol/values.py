@@ -24,7 +24,7 @@ from ofl_iot.protocol.nibbles import check_nibbles, count_nibbles, decode_nibble
 
 Values = npt.NDArray[np.float32]
 BlockPrecision = Literal["byte", "half", "single"]
-"""Of whole blocks, of which nothing makes good what rounding takes."""
+"""Bound for whole blocks, where nothing restores what rounding takes."""
 Precision = Literal["nibble", "byte", "half", "single"]
 DType = Annotated[str, msgspec.Meta(pattern=r"^[bef]\Z")]
 """How a vector is coded: byte, half or single."""

@@ -33,7 +33,7 @@ def check_books(fleet: TallyWorld) -> None:
 
 
 QUIET = {35}
-"""A seed whose faults leave the fleet nothing to release within its time; its books are still compared."""
+"""A seed whose fleet released nothing within its time, for a reason not found yet; its books are still compared."""
 
 
 @pytest.mark.parametrize("block", range(20))
